@@ -1,0 +1,38 @@
+"""Multi-client TensorFlow DTensor in one Jupyter notebook.
+
+``%load_ext dtensor_magic`` registers the magics; :class:`Cluster` is the same in Python.
+Everything is imported late: loading the extension must not slow the notebook's first cell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+__all__ = ["Cluster", "__version__", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics with `shell` and warm the template up in the background."""
+    from .magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Undo :func:`load_ipython_extension`: end the clusters and agents, remove the magics."""
+    from .magics import unload
+
+    unload(shell)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Cluster":
+        from .cluster import Cluster
+
+        return Cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

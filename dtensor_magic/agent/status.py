@@ -1,0 +1,93 @@
+"""The status page: a small file that a client maps and writes, and its supervisor reads.
+
+A client that is stuck in native code cannot answer, but its last words stand here. The page has one writer;
+a reader that meets a half-written page reads again (a sequence lock).
+
+Layout: two little-endian 32-bit numbers, sequence (odd while being written) and length, then JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..state import Phase
+
+#: Bytes. The file is sparse: only pages that were written take memory.
+PAGE_SIZE = 64 * 1024
+
+_HEADER = struct.Struct("<II")
+_ROOM = PAGE_SIZE - _HEADER.size
+
+
+class StatusWriter:
+    """The client's side.
+
+    Parameters
+    ----------
+    path : str
+        Created with mode 0600.
+    """
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, PAGE_SIZE)
+            self._map = mmap.mmap(descriptor, PAGE_SIZE)
+        finally:
+            os.close(descriptor)
+        self._sequence = _HEADER.unpack_from(self._map)[0] & ~1
+        self._fields: dict[str, Any] = {}
+
+    def update(self, phase: Phase | None = None, **fields: Any) -> None:
+        """Write `fields`; what is not named stays. A phase also sets the time since when it holds."""
+        if phase is not None:
+            fields.update(phase=phase.value, since=time.time())
+        self._fields.update(fields)
+        text = json.dumps(self._fields).encode()
+        if len(text) > _ROOM:
+            # Only an error's text can be this long; its end says most.
+            self._fields["error"] = self._fields.get("error", "")[-_ROOM // 8 :]
+            text = json.dumps(self._fields).encode()
+        _HEADER.pack_into(self._map, 0, self._sequence + 1, len(text))
+        self._map[_HEADER.size : _HEADER.size + len(text)] = text
+        self._sequence += 2
+        _HEADER.pack_into(self._map, 0, self._sequence, len(text))
+
+
+class StatusReader:
+    """The supervisor's side of one client's page, which need not exist yet."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._map: mmap.mmap | None = None
+        self._last: Mapping[str, Any] = {}
+
+    def read(self) -> Mapping[str, Any]:
+        """Return what the client wrote last; empty before its first words."""
+        if self._map is None:
+            try:
+                descriptor = os.open(self._path, os.O_RDONLY)
+            except FileNotFoundError:
+                return self._last
+            try:
+                if os.fstat(descriptor).st_size < PAGE_SIZE:
+                    return self._last
+                self._map = mmap.mmap(descriptor, PAGE_SIZE, prot=mmap.PROT_READ)
+            finally:
+                os.close(descriptor)
+        for _ in range(100):
+            before, length = _HEADER.unpack_from(self._map)
+            text = self._map[_HEADER.size : _HEADER.size + length]
+            after, _ = _HEADER.unpack_from(self._map)
+            if before == after and before % 2 == 0:
+                if length:
+                    self._last = json.loads(text)
+                break
+        return self._last

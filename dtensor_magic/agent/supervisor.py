@@ -1,0 +1,302 @@
+"""The supervisor: starts templates, answers for clients, keeps the records of its clusters.
+
+It ends with its owner, and everything that it started ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._version import __version__
+from ..errors import AgentError, SpecError
+from ..records import ClusterRecord, ProcessIdentity
+from ..state import to_json
+from .hosted import HostedCluster
+from .linux import become_subreaper
+from .ports import PortReservations
+from .processes import ProcessTable
+from .protocol import LINE_LIMIT, Peer
+from .template_link import TemplateLink
+
+#: Seconds between SIGTERM and SIGKILL when clients are ended.
+STOP_GRACE = 1.0
+
+
+class Supervisor:
+    """One host agent.
+
+    Parameters
+    ----------
+    folder : Path
+        Private (0700) folder for the control socket, logs, and a folder per cluster.
+    owner : ProcessIdentity
+        The process that this agent serves and ends with.
+    """
+
+    def __init__(self, folder: Path, owner: ProcessIdentity) -> None:
+        self.folder = folder
+        self.owner = owner
+        self.identity = ProcessIdentity.of(os.getpid())
+        self.socket_path = folder / "agent.sock"
+        self._processes = ProcessTable()
+        self._ports = PortReservations()
+        self._clusters: dict[str, HostedCluster] = {}
+        self._template: TemplateLink | None = None
+        self._owner_peer: Peer | None = None
+        self._count = 0
+        self._done = asyncio.Event()
+        self._methods = {
+            "agent.info": self._info,
+            "agent.warm": self._warm,
+            "agent.stop": self._stop,
+            "clusters.open": self._open,
+            "clusters.update": self._update,
+            "clusters.list": self._list,
+            "clusters.state": self._state,
+            "clusters.close": self._close,
+            "clients.log": self._log,
+            "kernels.fork": self._fork,
+            "kernels.adopt": self._adopt,
+            "kernels.signal": self._signal,
+            "kernels.poll": self._poll,
+            "kernels.wait": self._wait,
+            "kernels.forget": self._forget,
+            "kernels.report": self._report,
+            "ports.reserve": self._reserve,
+            "ports.release": self._release,
+        }
+
+    async def serve(self, owner_connection: socket.socket) -> None:
+        """Run until the owner, or its connection, is gone, or it says stop."""
+        become_subreaper()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        loop.add_signal_handler(signal.SIGTERM, self._done.set)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        descriptor = self._watch_owner(loop)
+        server = await asyncio.start_unix_server(self._visitor, str(self.socket_path), limit=LINE_LIMIT)
+        self.socket_path.chmod(0o600)
+        reader, writer = await asyncio.open_connection(sock=owner_connection, limit=LINE_LIMIT)
+        self._owner_peer = Peer(reader, writer, self._handle)
+        connection = asyncio.ensure_future(self._owner_peer.run())
+        done = asyncio.ensure_future(self._done.wait())
+        try:
+            await asyncio.wait([connection, done], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.close()
+            if descriptor is not None:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+            await self._end_everything()
+            self._owner_peer.close()
+            for task in (connection, done):
+                task.cancel()
+
+    def _watch_owner(self, loop: asyncio.AbstractEventLoop) -> int | None:
+        # A child that the owner forked may hold the owner's end of our connection open, so its end of file is
+        # not enough.
+        try:
+            descriptor = os.pidfd_open(self.owner.pid)
+        except OSError:
+            self._done.set()
+            return None
+        loop.add_reader(descriptor, self._done.set)
+        return descriptor
+
+    async def _end_everything(self) -> None:
+        for cluster in self._clusters.values():
+            if cluster.namespace is not None:
+                os.kill(cluster.namespace, signal.SIGKILL)
+        await self._processes.stop(self._processes.keys, STOP_GRACE)
+        if self._template is not None:
+            self._template.stop()
+        for cluster in self._clusters.values():
+            cluster.remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _visitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Peer(reader, writer, self._handle).run()
+
+    async def _handle(self, _peer: Peer, method: str, params: Mapping[str, Any]) -> Any:
+        try:
+            function = self._methods[method]
+        except KeyError:
+            raise AgentError(f"this agent (version {__version__}) knows no {method}") from None
+        return await function(**params)
+
+    def _reap(self) -> None:
+        for pid, code in self._processes.reap():
+            template = self._template
+            if template is not None and template.process is not None and template.process.pid == pid:
+                template.process.returncode = code
+                # The next one is started when it is needed; clients outlive their template.
+                self._template = None
+
+    # --- the agent itself
+
+    async def _info(self) -> dict[str, Any]:
+        template = self._template
+        return {
+            "version": __version__,
+            "pid": self.identity.pid,
+            "socket": str(self.socket_path),
+            "folder": str(self.folder),
+            "python": sys.executable,
+            "template": template.process.pid if template is not None and template.process else None,
+        }
+
+    async def _warm(self, env: dict[str, str], path: list[str], wait: bool) -> dict[str, Any]:
+        """Have a template for clients with that environment; with `wait`, until it is ready."""
+        template = self._template_for(env, path)
+        return dict(await template.ready()) if wait else {}
+
+    def _template_for(self, env: Mapping[str, str], path: list[str]) -> TemplateLink:
+        wanted = TemplateLink(env, path, self.folder / "template.log")
+        if self._template is not None and self._template.key == wanted.key:
+            return self._template
+        if self._template is not None:
+            self._template.stop()
+        wanted.start()
+        self._template = wanted
+        return wanted
+
+    async def _stop(self) -> None:
+        self._done.set()
+
+    # --- clusters
+
+    def _cluster(self, name: str) -> HostedCluster:
+        try:
+            return self._clusters[name]
+        except KeyError:
+            raise AgentError(f"no cluster {name} here") from None
+
+    async def _open(self, name: str, facts: dict[str, Any], isolate: bool, env: dict[str, str], path: list[str]) -> str:
+        """Make room for a cluster and return its folder."""
+        record = ClusterRecord(
+            name, self.identity, self.owner, str(self.socket_path), time.time(), sys.executable
+        )
+        try:
+            cluster = HostedCluster(record, self.folder / str(self._count), facts)
+        except SpecError as error:
+            raise AgentError(str(error)) from None
+        self._count += 1
+        self._clusters[name] = cluster
+        if isolate:
+            try:
+                cluster.namespace = await self._template_for(env, path).hold_namespace()
+            except AgentError as error:
+                await self._close(name)
+                raise AgentError(f"--isolate: this system allows no network namespace ({error})") from None
+        return str(cluster.folder)
+
+    async def _update(self, name: str, facts: dict[str, Any]) -> None:
+        self._cluster(name).facts.update(facts)
+
+    async def _list(self) -> list[dict[str, Any]]:
+        return [to_json(cluster.state(self._processes)) for cluster in self._clusters.values()]
+
+    async def _state(self, name: str, sample: bool = True) -> dict[str, Any]:
+        return to_json(self._cluster(name).state(self._processes, sample=sample))
+
+    async def _close(self, name: str, grace: float = STOP_GRACE, by: str = "") -> None:
+        """End a cluster: its processes, its folder, its record. `by` tells the owner who else asked."""
+        cluster = self._cluster(name)
+        await self._processes.stop(list(cluster.clients.values()), grace)
+        if cluster.namespace is not None:
+            os.kill(cluster.namespace, signal.SIGKILL)
+        cluster.remove()
+        self._clusters.pop(name, None)
+        if by and self._owner_peer is not None:
+            self._owner_peer.notify("cluster.closed", name=name, by=by)
+
+    async def _log(self, name: str, client: int, size: int) -> str:
+        return self._cluster(name).log_tail(client, size)
+
+    # --- kernels
+
+    async def _fork(
+        self,
+        key: str,
+        module: str,
+        args: list[str],
+        env: dict[str, str],
+        cwd: str,
+        path: list[str],
+        cluster: str | None = None,
+        client: int | None = None,
+    ) -> int:
+        """Fork one kernel and return its pid."""
+        hosted = self._cluster(cluster) if cluster is not None else None
+        if hosted is not None and client is not None:
+            hosted.clear_client(client)
+            log, namespace = hosted.log_path(client), hosted.namespace
+        else:
+            log, namespace = self.folder / f"{key}.log", None
+        # Not before the old process of the key is gone from the table: it may be a restart.
+        self._processes.forget(key)
+        pid = await self._template_for(env, path).fork(
+            {
+                "module": module,
+                "args": args,
+                "env": env,
+                "cwd": cwd,
+                "path": path,
+                "log": str(log),
+                "namespace": namespace,
+            }
+        )
+        self._processes.add_child(key, pid)
+        if hosted is not None and client is not None:
+            hosted.add_client(client, key)
+        return pid
+
+    async def _adopt(self, key: str, pid: int, cluster: str, client: int) -> None:
+        hosted = self._cluster(cluster)
+        self._processes.forget(key)
+        self._processes.adopt(key, pid)
+        hosted.add_client(client, key)
+
+    async def _signal(self, key: str, signum: int) -> bool:
+        return self._processes.signal(key, signum)
+
+    async def _poll(self, key: str) -> dict[str, Any]:
+        process = self._processes[key]
+        return {"ended": process.ended.is_set(), "code": process.code}
+
+    async def _wait(self, key: str) -> dict[str, Any]:
+        """Wait until the process ends, and return its exit code."""
+        process = self._processes[key]
+        await process.ended.wait()
+        return {"code": process.code}
+
+    async def _report(self, key: str, code: int | None) -> None:
+        """Take in the exit code of an adopted process, which only its parent learns."""
+        process = self._processes.get(key)
+        if process is not None:
+            process.code = code
+
+    async def _forget(self, key: str) -> None:
+        self._processes.forget(key)
+        (self.folder / f"{key}.log").unlink(missing_ok=True)
+
+    # --- ports
+
+    async def _reserve(self, count: int = 0, ports: list[int] | None = None) -> list[int]:
+        if ports is not None:
+            self._ports.reserve_given(ports)
+            return ports
+        return self._ports.reserve(count)
+
+    async def _release(self, ports: list[int]) -> None:
+        for port in ports:
+            self._ports.release(port)

@@ -1,0 +1,78 @@
+"""``dtensor-magic list | stop``: the clusters of this user, from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from ._version import __version__
+from .agent.protocol import call
+from .errors import AgentError, DTensorMagicError, SpecError
+from .records import ClusterRecord, find_record, live_records
+from .state import ClusterState, to_json
+from .views import text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    parser = argparse.ArgumentParser(prog="dtensor-magic", description="DTensor clusters of this user")
+    parser.add_argument("--version", action="version", version=f"dtensor-magic {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    listing = commands.add_parser("list", help="show the clusters that run")
+    listing.add_argument("--json", action="store_true", help="as JSON, one object per cluster")
+    stopping = commands.add_parser("stop", help="end clusters")
+    stopping.add_argument("name", nargs="*", help="the clusters' names")
+    stopping.add_argument("--all", action="store_true", help="end all of them")
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "list":
+            return _list(as_json=options.json)
+        return _stop(options.name, everything=options.all)
+    except DTensorMagicError as error:
+        print(f"dtensor-magic: {error}", file=sys.stderr)
+        return 1
+
+
+def _list(*, as_json: bool) -> int:
+    states = [state for record in live_records() if (state := _state(record)) is not None]
+    if as_json:
+        print(json.dumps([to_json(state) for state in states], indent=2))
+    elif states:
+        print("\n\n".join(text.card(state) for state in states))
+    else:
+        print("no cluster runs.")
+    return 0
+
+
+def _state(record: ClusterRecord) -> ClusterState | None:
+    try:
+        return ClusterState.from_json(call(record.socket, "clusters.state", name=record.name))
+    except AgentError as error:
+        print(f"dtensor-magic: {record.name}: {error}", file=sys.stderr)
+        return None
+
+
+def _stop(names: Sequence[str], *, everything: bool) -> int:
+    if everything == bool(names):
+        raise SpecError("stop: name the clusters to end, or say --all (dtensor-magic list shows them).")
+    records = live_records() if everything else [_named(name) for name in names]
+    for record in records:
+        call(record.socket, "clusters.close", name=record.name, by="dtensor-magic stop")
+        print(f"ended: {record.name}")
+    if not records:
+        print("no cluster runs.")
+    return 0
+
+
+def _named(name: str) -> ClusterRecord:
+    record = find_record(name)
+    if record is None:
+        known = ", ".join(record.name for record in live_records())
+        raise SpecError(f"stop: no cluster {name} runs; {f'there is {known}' if known else 'there is none'}.")
+    return record
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""``python -m dtensor_magic.client -f CONNECTION_FILE``: one client's kernel."""
+
+from .app import main
+
+main()

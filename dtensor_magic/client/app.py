@@ -1,0 +1,131 @@
+"""The client's process: a kernel application that initialises DTensor before it takes its first message."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+import IPython.core.history
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Type
+
+from ..agent.protocol import call
+from ..agent.status import StatusWriter
+from ..state import Phase
+from .context import ClientContext, take_orders
+from .initialise import Initialised, initialise
+from .kernel import DTensorKernel
+from .threads import limit_threads
+
+
+class ClientApp(IPKernelApp):  # type: ignore[misc]
+    """ipykernel's application with our kernel, and what a client needs set up before its first cell."""
+
+    kernel_class = Type(
+        DTensorKernel, klass="ipykernel.kernelbase.Kernel", help="The kernel that runs the client's cells."
+    ).tag(config=True)
+
+    orders: ClientContext | None = None
+    status: StatusWriter | None = None
+    ready: Initialised | None = None
+
+    def initialize(self, argv: Any = None) -> None:
+        """Start the kernel and DTensor."""
+        # A client's cells are the notebook's; a database of them per client would only cost time.
+        IPython.core.history.HistoryManager.enabled = False
+        super().initialize(argv)
+        signal.signal(signal.SIGTERM, _leave)
+        self.kernel.status = self.status
+        if self.orders is not None and self.ready is not None and self.status is not None:
+            self.shell.push(_names(self.orders, self.ready), interactive=False)
+            self.status.update(Phase.READY, devices=self.ready.device_facts())
+
+    def init_io(self) -> None:
+        """Initialise DTensor, and only then capture the output streams.
+
+        What TensorFlow logs meanwhile belongs to no cell: it goes to the client's log.
+        """
+        if self.orders is not None and self.status is not None:
+            self.ready = self._start_dtensor(self.orders, self.status)
+        super().init_io()
+
+    def close(self) -> None:
+        """Give the streams back, so that what runs at exit can print, and leave the rest to the process's end.
+
+        ipykernel's own orderly closing can wait ten seconds for a stream whose thread it just stopped.
+        """
+        self.reset_io()
+
+    def _start_dtensor(self, orders: ClientContext, status: StatusWriter) -> Initialised:
+        status.update(Phase.INITIALISING)
+        try:
+            limit_threads(orders.spec.threads)
+            return initialise(orders.spec, before_call=lambda: _release_ports(orders))
+        except BaseException as error:
+            status.update(Phase.FAILED, error=traceback.format_exc(), reason=_reason(error))
+            raise
+
+
+def _names(orders: ClientContext, ready: Initialised) -> dict[str, Any]:
+    """Return what a client's namespace holds from the start."""
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+
+    names = {
+        "tf": tf,
+        "dtensor": dtensor,
+        "client_id": orders.spec.client_id,
+        "num_clients": orders.spec.num_clients,
+        "device_type": ready.device_type,
+    }
+    if ready.mesh is not None:
+        names["mesh"] = ready.mesh
+    return names
+
+
+def _release_ports(orders: ClientContext) -> None:
+    if orders.ports:
+        call(orders.agent, "ports.release", ports=list(orders.ports))
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+
+
+def _leave(*_: Any) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def main() -> None:
+    """Run a client until it is told to end.
+
+    The process then leaves by ``os._exit``, after what was registered with `atexit`: TensorFlow's destructors
+    would wait for peers that may be gone.
+    """
+    orders = take_orders()
+    code = 0
+    try:
+        app = ClientApp.instance()
+        if orders is not None:
+            app.orders = orders
+            app.status = StatusWriter(orders.status)
+            app.status.update(Phase.STARTING, pid=os.getpid())
+        app.initialize(sys.argv[1:])
+        app.start()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - it is on the status page and in the log; the exit code says the rest
+        traceback.print_exc(file=sys.__stderr__)
+        code = 1
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - the same as the interpreter's own end does
+        for stream in (sys.__stdout__, sys.__stderr__):
+            if stream is not None:
+                stream.flush()
+        os._exit(code)
+
+

@@ -1,0 +1,337 @@
+"""The clients of one cluster: their processes and kernel connections, on the driver's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from .client.context import VARIABLE, ClientContext
+from .errors import AgentError, StartError
+from .execution.cell import CellRun
+from .execution.channel import ClientChannel
+from .execution.fold import Piece
+from .execution.present import Presenter
+from .jobs import split_address
+from .launchers.local import LocalAgent, python_path
+from .managers import ClientManager
+from .plan import ClusterPlan
+from .state import ClusterState, Phase, client_ranges, describe_exit
+
+#: Seconds that clients get to leave by themselves at a shutdown.
+LEAVE_GRACE = 2.0
+
+#: How TensorFlow says that a port was taken between its reservation's end and its use.
+_BIND_FAILURE = "Could not start gRPC server"
+
+#: How often the mesh is started over on such a failure.
+_BIND_TRIES = 3
+
+
+class ClientGroup:
+    """All clients of a cluster.
+
+    Every coroutine and method here runs on the driver's loop.
+
+    Parameters
+    ----------
+    agent : LocalAgent
+    name : str
+        The cluster's name.
+    plan : ClusterPlan
+    environ : mapping of str to str
+        The clients' environment.
+    start_method : str
+        ``fork`` or ``exec``.
+    isolate : bool
+        Own network namespace.
+    """
+
+    def __init__(
+        self,
+        agent: LocalAgent,
+        name: str,
+        plan: ClusterPlan,
+        environ: Mapping[str, str],
+        start_method: str,
+        *,
+        isolate: bool,
+    ) -> None:
+        self.agent = agent
+        self.name = name
+        self.plan = plan
+        self.exits: dict[int, str] = {}
+        self.on_death: Callable[[int], None] = lambda _: None
+        self._environ = dict(environ)
+        self._start_method = start_method
+        self._isolate = isolate
+        self._managers: dict[int, ClientManager] = {}
+        self._channels: dict[int, ClientChannel] = {}
+        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._runs: dict[str, tuple[CellRun, int]] = {}
+        self._died = asyncio.Event()
+        self._folder = Path()
+        self._opened = False
+
+    # --- start
+
+    async def start(self) -> None:
+        """Start all clients; return when all are ready.
+
+        Raises
+        ------
+        StartError
+            With the first failing client's own error, or naming those that were not ready in time.
+        """
+        for attempt in range(1, _BIND_TRIES + 1):
+            try:
+                await asyncio.wait_for(self._start_once(), self.plan.options.timeout)
+            except StartError as error:
+                await self.close(grace=0)
+                if self.plan.jobs or _BIND_FAILURE not in error.detail or attempt == _BIND_TRIES:
+                    raise
+            except asyncio.TimeoutError:
+                late = await self._late_error()
+                await self.close(grace=0)
+                raise late from None
+            except BaseException:
+                await self.close(grace=0)
+                raise
+            else:
+                return
+
+    async def _start_once(self) -> None:
+        self._died = asyncio.Event()
+        self.exits.clear()
+        plan = self.plan
+        mesh = plan.mesh
+        facts = {
+            "mode": "multi-client" if plan.multi_client else "local",
+            "device_type": plan.device_type,
+            "meshes": [{"name": "mesh", "dims": dict(mesh.dims), "device_type": plan.device_type}] if mesh else [],
+        }
+        self._folder = Path(
+            await self.agent.request(
+                "clusters.open",
+                name=self.name,
+                facts=facts,
+                isolate=self._isolate,
+                env=self._environ,
+                path=python_path(),
+            )
+        )
+        self._opened = True
+        ports = await self._reserve_ports()
+        jobs = plan.jobs or tuple(f"localhost:{port}" for port in ports)
+        await self.agent.request("clusters.update", name=self.name, facts={"jobs": jobs})
+        await asyncio.gather(*(self._launch(client, jobs, ports) for client in range(plan.clients)))
+        ready = asyncio.ensure_future(asyncio.gather(*(channel.ready() for channel in self._channels.values())))
+        died = asyncio.ensure_future(self._died.wait())
+        try:
+            await asyncio.wait([ready, died], return_when=asyncio.FIRST_COMPLETED)
+            if self.exits:
+                raise await self._start_error()
+        finally:
+            ready.cancel()
+            died.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ready
+
+    async def _reserve_ports(self) -> list[int]:
+        if not self.plan.multi_client:
+            return []
+        if self.plan.jobs:
+            places = [split_address(job) for job in self.plan.jobs]
+            given = [place[1] for place in places if place is not None]
+            return list(await self.agent.request("ports.reserve", ports=given))
+        return list(await self.agent.request("ports.reserve", count=self.plan.clients))
+
+    async def _launch(self, client: int, jobs: tuple[str, ...], ports: list[int]) -> None:
+        spec = self.plan.client(client, jobs)
+        orders = ClientContext(
+            cluster=self.name,
+            spec=spec,
+            status=str(self._folder / f"c{client}.status"),
+            agent=f"{self.agent.folder}/agent.sock",
+            ports=(ports[client],) if ports else (),
+        )
+        env = {**self._environ, VARIABLE: orders.to_text()}
+        if spec.accelerators and spec.device_type == "GPU":
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.accelerators)
+        manager = ClientManager(self._folder, self.name, client, self._start_method)
+        self._managers[client] = manager
+        with self._own_output(client) as streams:
+            await manager.start_kernel(env=env, **streams)
+        if self._start_method == "exec":
+            await self.agent.request(
+                "kernels.adopt",
+                key=manager.kernel_id,
+                pid=manager.provisioner.pid,
+                cluster=self.name,
+                client=client,
+            )
+        self._watches[client] = asyncio.ensure_future(self._watch(client, manager))
+
+        def receive(channel: str, message: Mapping[str, Any]) -> None:
+            self._receive(client, channel, message)
+
+        self._channels[client] = ClientChannel(manager.get_connection_info(), receive)
+
+    @contextlib.contextmanager
+    def _own_output(self, client: int) -> Any:
+        """Give an exec'd client its log; a forked one opens it itself."""
+        if self._start_method == "fork":
+            yield {}
+            return
+        log = self._folder / f"c{client}.log"
+        log.touch(mode=0o600)
+        with log.open("ab") as output:
+            streams: dict[str, IO[bytes]] = {"stdout": output, "stderr": output}
+            yield streams
+
+    async def _watch(self, client: int, manager: ClientManager) -> None:
+        """Wait for the client's process to end, and tell everyone."""
+        code = await manager.provisioner.wait()
+        if self._start_method == "exec" and self.agent.alive:
+            await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
+        self.exits[client] = describe_exit(code)
+        self._died.set()
+        for run, member in list(self._runs.values()):
+            if member == client:
+                run.died(client, self.exits[client])
+        self.on_death(client)
+
+    async def _start_error(self) -> StartError:
+        """Say which client failed, and with what: the one with an error of its own before its messengers."""
+        state = await self.state(sample=False)
+        ended = [client for client in state.clients if client.id in self.exits]
+        culprit = min(ended, key=lambda client: (client.phase != Phase.FAILED, client.since))
+        if culprit.phase == Phase.FAILED:
+            reason = culprit.error.rstrip().rpartition("\n")[2]
+            return StartError(
+                f"client {culprit.id} of {self.name} could not initialise DTensor: {reason}",
+                client=culprit.id,
+                detail=culprit.error,
+            )
+        return StartError(
+            f"client {culprit.id} of {self.name} {self.exits[culprit.id]} before it was ready",
+            client=culprit.id,
+            detail=await self.log(culprit.id, 4000),
+        )
+
+    async def _late_error(self) -> StartError:
+        if not self._opened:
+            return StartError(f"the agent did not answer within {self.plan.options.timeout:g} s; raise --timeout.")
+        state = await self.state(sample=False)
+        late = [client for client in state.clients if client.phase != Phase.READY]
+        told = ", ".join(f"client {client.id} is {client.phase.value}" for client in late)
+        missing = sorted(set(range(self.plan.clients)) - {client.id for client in state.clients})
+        if missing:
+            told = ", ".join(filter(None, [told, f"client {client_ranges(missing)} has no process yet"]))
+        return StartError(
+            f"{self.name} did not come up within {self.plan.options.timeout:g} s: {told or 'no client answers'}. "
+            "Raise --timeout if this machine is slow.",
+            missing=[f"client {client.id}" for client in late],
+            detail=await self.log(late[0].id, 4000) if late else "",
+        )
+
+    # --- life
+
+    async def state(self, *, sample: bool) -> ClusterState:
+        """Return the agent's view of the cluster."""
+        return ClusterState.from_json(
+            await self.agent.request("clusters.state", name=self.name, sample=sample)
+        )
+
+    async def log(self, client: int, size: int) -> str:
+        """Return the last `size` bytes of a client's log (all for a size below 0)."""
+        text: str = await self.agent.request("clients.log", name=self.name, client=client, size=size)
+        return text
+
+    @property
+    def living(self) -> list[int]:
+        """The clients whose processes run."""
+        return [client for client in self._channels if client not in self.exits]
+
+    def send(self, run: CellRun) -> None:
+        """Send a cell to its clients."""
+        for client in run.clients:
+            if client in self.exits:
+                run.died(client, self.exits[client])
+                continue
+            content = {
+                "code": run.code,
+                "silent": False,
+                "store_history": True,
+                "user_expressions": {},
+                "allow_stdin": False,
+                # Cells are sent one by one, so there is no queue that an error should clear.
+                "stop_on_error": False,
+            }
+            self._runs[self._channels[client].send("shell", "execute_request", content)] = (run, client)
+
+    def forget(self, run: CellRun) -> None:
+        """Take in no more of a cell that is over."""
+        self._runs = {identity: entry for identity, entry in self._runs.items() if entry[0] is not run}
+
+    def _receive(self, client: int, channel: str, message: Mapping[str, Any]) -> None:
+        entry = self._runs.get(message["parent_header"].get("msg_id", ""))
+        if entry is not None:
+            entry[0].take(client, channel, message)
+        elif channel == "iopub" and message["header"]["msg_type"] == "stream":
+            # A thread that a cell left behind: it shows where this process's own late output does.
+            content = message["content"]
+            presenter = Presenter(self.name, (client,), labelled=self.plan.clients > 1)
+            presenter.show([Piece((client,), content["name"], content["text"])])
+            presenter.finish()
+
+    async def signal(self, clients: Iterable[int], signum: int) -> None:
+        """Send a signal to clients."""
+        for client in clients:
+            if client not in self.exits:
+                await self._managers[client].signal_kernel(signum)
+
+    async def ask(self, client: int, kind: str, content: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
+        """Ask a client something on its control channel, which answers while a cell runs."""
+        return await asyncio.wait_for(self._channels[client].ask("control", kind, content), timeout)
+
+    # --- end
+
+    async def close(self, grace: float = LEAVE_GRACE) -> None:
+        """End all clients together, and everything that belongs to the cluster.
+
+        Parameters
+        ----------
+        grace : float
+            Seconds for clients to leave by themselves, running what they registered with `atexit`.
+        """
+        for watch in self._watches.values():
+            watch.cancel()
+        leaving = [client for client in self._channels if client not in self.exits]
+        if grace and leaving and self.agent.alive:
+            await self._ask_to_leave(leaving, grace)
+        for channel in self._channels.values():
+            channel.close()
+        if self._opened and self.agent.alive:
+            # Someone else may have ended it at the same time; what we want then already holds.
+            with contextlib.suppress(AgentError):
+                await self.agent.request("clusters.close", name=self.name, grace=0.0)
+        for manager in self._managers.values():
+            if self._start_method == "exec" and manager.has_kernel:
+                await manager.provisioner.kill()
+                await manager.provisioner.wait()
+            await manager.cleanup_resources()
+        self._managers.clear()
+        self._channels.clear()
+        self._watches.clear()
+        self._opened = False
+
+    async def _ask_to_leave(self, clients: list[int], grace: float) -> None:
+        for client in clients:
+            self._channels[client].send("control", "shutdown_request", {"restart": False})
+        waits = [asyncio.ensure_future(self._managers[client].provisioner.wait()) for client in clients]
+        await asyncio.wait(waits, timeout=grace)
+        for wait in waits:
+            wait.cancel()

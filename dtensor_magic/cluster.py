@@ -1,0 +1,284 @@
+"""`Cluster`: start, run, restart, stop. What the magics, the command line and scripts use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .errors import ClusterStateError, SpecError
+from .spec import ClusterSpec
+from .state import ClusterState, client_ranges
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .plan import ClusterPlan
+
+#: How a cell's output is shown: alike lines once, every client's, the first client's alone, or none.
+OUTPUT_MODES = ("fold", "each", "first", "none")
+
+Progress = Callable[[ClusterState], None]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell that ended well.
+
+    Attributes
+    ----------
+    clients : tuple of int
+        Those that it ran on.
+    seconds : float
+        From sending it to its last output.
+    results : dict of int to dict
+        The value of its last expression, as MIME bundles by client; clients without one are missing.
+    """
+
+    clients: tuple[int, ...]
+    seconds: float
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class Cluster(ABC):
+    """DTensor clients that run the same cells.
+
+    Made by :meth:`start`; as a context manager it shuts down at the end.
+
+    Attributes
+    ----------
+    name : str
+    spec : ClusterSpec
+        What was asked for.
+    plan : ClusterPlan
+        What was settled from it.
+
+    Examples
+    --------
+    >>> with Cluster.start("CPU", clients=4, mesh="batch=4") as cluster:  # doctest: +SKIP
+    ...     cluster.run("print(client_id, mesh.shape())")
+    """
+
+    def __init__(self, name: str, spec: ClusterSpec, plan: ClusterPlan) -> None:
+        self.name = name
+        self.spec = spec
+        self.plan = plan
+
+    @staticmethod
+    def start(
+        device_type: str | None = None,
+        *,
+        progress: Progress | None = None,
+        environ: Mapping[str, str] = os.environ,
+        **options: Any,
+    ) -> Cluster:
+        """Start a cluster and return it when all clients are ready.
+
+        Parameters
+        ----------
+        device_type : str, optional
+            CPU, GPU or TPU; without it the preferred one.
+        progress : callable, optional
+            Called with the state while clients come up.
+        environ : mapping, optional
+            The environment to read ``DTENSOR_*`` from and to give to clients.
+        **options
+            The other fields of `ClusterSpec`: ``clients``, ``mesh``, ``logical_cpus``, ...
+
+        Raises
+        ------
+        SpecError
+            Before anything starts, if what is asked cannot be.
+        StartError
+            If a client does not come up; nothing is left running.
+        """
+        try:
+            spec = ClusterSpec(device_type=device_type, **options)
+        except TypeError as error:
+            raise SpecError(f"Cluster.start: {str(error).partition('() ')[2] or error}") from None
+        return start_cluster(spec, environ, progress)
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The ids of the clients that take cells."""
+        return tuple(range(self.plan.clients))
+
+    @property
+    def device_type(self) -> str:
+        """CPU, GPU or TPU."""
+        return self.plan.device_type
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the cluster is there: started, and not shut down."""
+
+    @abstractmethod
+    def state(self, *, sample: bool = True) -> ClusterState:
+        """Return the state now; with `sample`, memory and CPU of each client too."""
+
+    @abstractmethod
+    def run(
+        self,
+        code: str,
+        *,
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+        output: str = "fold",
+    ) -> CellResult:
+        """Run a cell on all clients, or those named, and show what they put out.
+
+        Parameters
+        ----------
+        code : str
+            A cell, with IPython's syntax.
+        on : iterable of int, optional
+        timeout : float, optional
+            Seconds, after which clients that have not finished are interrupted. No limit by default.
+        output : str
+            ``fold``, ``each``, ``first`` or ``none``.
+
+        Raises
+        ------
+        CellError
+            With the first error's remote traceback.
+        ClientDiedError
+            If a client's process ended.
+        CellTimeoutError
+            After `timeout`.
+        """
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Interrupt what runs."""
+
+    @abstractmethod
+    def restart(
+        self, *, clients: int | None = None, mesh: str | None = None, progress: Progress | None = None
+    ) -> None:
+        """Replace all clients by new ones; variables are lost.
+
+        Parameters
+        ----------
+        clients : int, optional
+            Another client count.
+        mesh : str, optional
+            Another mesh.
+        """
+
+    @abstractmethod
+    def logs(self, client: int, size: int = 4000) -> str:
+        """Return the last `size` bytes that the client's process wrote to its own output and error streams."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End the cluster and everything that belongs to it. Twice is no error."""
+
+    def check_clients(self, on: Iterable[int] | None) -> tuple[int, ...]:
+        """Return `on`, checked; all clients for None.
+
+        Raises
+        ------
+        SpecError
+            For a client that there is not.
+        """
+        if on is None:
+            return self.clients
+        chosen = tuple(sorted(set(on)))
+        unknown = [client for client in chosen if client not in self.clients]
+        if unknown:
+            raise SpecError(
+                f"client {client_ranges(unknown)} is not in {self.name}; it has {client_ranges(self.clients)}."
+            )
+        if not chosen:
+            raise SpecError(f"no client is named; {self.name} has {client_ranges(self.clients)}.")
+        return chosen
+
+    def check_cell(self, code: str, timeout: float | None, output: str) -> None:
+        """Raise, if such a cell cannot be run."""
+        if not self.alive:
+            raise ClusterStateError(f"{self.name} is shut down; %dtensor_init starts a new one.")
+        if not code.strip():
+            raise SpecError("the cell is empty; write the code that the clients should run.")
+        if output not in OUTPUT_MODES:
+            raise SpecError(f"output: {output!r} is not one; it is {', '.join(OUTPUT_MODES)}.")
+        if timeout is not None and timeout <= 0:
+            raise SpecError(f"timeout: {timeout:g} is not a time; give seconds above 0, or none.")
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        what = f"{self.plan.clients} {self.device_type} client{'s' * (self.plan.clients != 1)}"
+        return f"<Cluster {self.name}: {what}{'' if self.alive else ', shut down'}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        if not self.alive:
+            return {"text/plain": repr(self)}
+        from .views import html, text
+
+        state = self.state()
+        return {"text/plain": text.card(state), "text/html": html.card(state)}
+
+
+class Registry:
+    """The clusters of this process, by name, in the order of their start."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._lock = threading.Lock()
+
+    def add(self, cluster: Cluster) -> None:
+        """Take `cluster` in; it is the current one from now on."""
+        with self._lock:
+            self._clusters.pop(cluster.name, None)
+            self._clusters[cluster.name] = cluster
+
+    def remove(self, cluster: Cluster) -> None:
+        """Drop `cluster`."""
+        with self._lock:
+            if self._clusters.get(cluster.name) is cluster:
+                del self._clusters[cluster.name]
+
+    def all(self) -> list[Cluster]:
+        """Return the clusters, oldest first."""
+        with self._lock:
+            return list(self._clusters.values())
+
+    def current(self) -> Cluster | None:
+        """Return the cluster that cells run on: the one that was started last."""
+        clusters = self.all()
+        return clusters[-1] if clusters else None
+
+    def get(self, name: str) -> Cluster | None:
+        """Return the cluster `name`."""
+        return self._clusters.get(name)
+
+
+registry = Registry()
+
+
+def start_cluster(spec: ClusterSpec, environ: Mapping[str, str], progress: Progress | None = None) -> Cluster:
+    """Start what `spec` asks for; the same request again returns the cluster that runs.
+
+    Raises
+    ------
+    SpecError, StartError
+        As :meth:`Cluster.start`.
+    """
+    from .background import BackgroundCluster
+    from .notebook import NotebookCluster
+
+    plan = spec.plan(environ)
+    kind = BackgroundCluster if plan.mode == "clients" else NotebookCluster
+    cluster: Cluster = kind.launch(spec, plan, environ, progress)
+    registry.add(cluster)
+    return cluster

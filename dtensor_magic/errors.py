@@ -1,0 +1,186 @@
+"""What can go wrong: one base class, and a class per thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from IPython.core.error import UsageError
+
+from .state import client_ranges
+
+
+class DTensorMagicError(Exception):
+    """Base of all errors that dtensor_magic raises, but for users' mistakes in a magic's line."""
+
+
+class SpecError(DTensorMagicError, UsageError):
+    """What was asked for cannot be. The message is one line: what was wrong, and what is right.
+
+    Being a ``UsageError`` too, IPython shows that line alone, without a traceback.
+    """
+
+
+class NoTensorFlowError(SpecError):
+    """This Python environment has no TensorFlow."""
+
+
+class ContextLiveError(SpecError):
+    """TensorFlow is already initialised in this process, so DTensor cannot be."""
+
+
+class StartError(DTensorMagicError):
+    """A cluster did not come up.
+
+    Attributes
+    ----------
+    client : int or None
+        The client that failed first, where one did.
+    detail : str
+        What that client said: its traceback, or its last log lines.
+    missing : tuple of str
+        Peers that did not come up in time.
+    """
+
+    def __init__(
+        self, message: str, *, client: int | None = None, detail: str = "", missing: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.client = client
+        self.detail = detail
+        self.missing = tuple(missing)
+
+    def _render_traceback_(self) -> list[str]:
+        lines = [f"{type(self).__name__}: {self}"]
+        return [*lines, "", *self.detail.rstrip().splitlines()] if self.detail else lines
+
+
+class AgentError(DTensorMagicError):
+    """The host agent is gone, or refused a request."""
+
+
+class ClusterStateError(DTensorMagicError, UsageError):
+    """The cluster is not in a state that allows what was asked: stopped, failed, or busy."""
+
+
+class CellError(DTensorMagicError):
+    """A cell raised on one client or more. IPython shows the client's own traceback.
+
+    Attributes
+    ----------
+    cluster : str
+        The cluster's name.
+    clients : tuple of int
+        The clients that raised this same error first.
+    ename, evalue : str
+        The remote exception's class name and text.
+    remote_traceback : list of str
+        The remote traceback, as the client's IPython rendered it.
+    others : dict of int to str
+        What came of the clients that raised something else, by client.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        clients: Sequence[int],
+        ename: str,
+        evalue: str,
+        remote_traceback: Sequence[str],
+        others: dict[int, str] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.clients = tuple(clients)
+        self.ename = ename
+        self.evalue = evalue
+        self.remote_traceback = list(remote_traceback)
+        self.others = dict(others or {})
+        noun = "client" if len(self.clients) == 1 else "clients"
+        super().__init__(f"{noun} {client_ranges(self.clients)} of {cluster}: {ename}: {evalue}")
+
+    def _render_traceback_(self) -> list[str]:
+        noun = "client" if len(self.clients) == 1 else "clients"
+        head = f"\x1b[1;31m[{client_ranges(self.clients)}]\x1b[0m raised on {noun} of {self.cluster}:"
+        tail = [f"[{client}] {text}" for client, text in sorted(self.others.items())]
+        body = [line for part in self.remote_traceback for line in part.split("\n")]
+        return [head, *body, *tail]
+
+
+class ClientDiedError(DTensorMagicError):
+    """A client's process ended while it was needed.
+
+    Attributes
+    ----------
+    client : int
+    exit_text : str
+        How it ended, in words: ``killed by SIGKILL``, ``exited with code 3``.
+    log_tail : str
+        Its last log lines.
+    """
+
+    def __init__(self, cluster: str, client: int, exit_text: str, *, where: str = "", log_tail: str = "") -> None:
+        self.cluster = cluster
+        self.client = client
+        self.exit_text = exit_text
+        self.log_tail = log_tail
+        place = f" {where}" if where else ""
+        super().__init__(
+            f"client {client} of {cluster} {exit_text}{place}. "
+            "Its variables are gone; %dtensor_restart brings up new clients."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        lines = [f"\x1b[1;31m[{self.client}]\x1b[0m {type(self).__name__}: {self}"]
+        if self.log_tail:
+            lines += ["", f"The end of client {self.client}'s log:", *self.log_tail.rstrip().splitlines()]
+        return lines
+
+
+class CellTimeoutError(DTensorMagicError):
+    """A cell ran longer than its ``--timeout``; the clients that had not finished were interrupted.
+
+    Attributes
+    ----------
+    clients : tuple of int
+        The clients that had not finished.
+    timeout : float
+        Seconds.
+    """
+
+    def __init__(self, cluster: str, clients: Sequence[int], timeout: float) -> None:
+        self.cluster = cluster
+        self.clients = tuple(clients)
+        self.timeout = timeout
+        super().__init__(
+            f"clients {client_ranges(self.clients)} of {cluster} had not finished after {timeout:g} s "
+            "and were interrupted"
+        )
+
+
+class ClientsInterruptedError(DTensorMagicError, KeyboardInterrupt):
+    """The user interrupted a cell. Says for each client what came of it.
+
+    Attributes
+    ----------
+    outcomes : dict of int to str
+        What came of each client.
+    """
+
+    def __init__(self, cluster: str, outcomes: dict[int, str]) -> None:
+        self.cluster = cluster
+        self.outcomes = dict(outcomes)
+        super().__init__(f"interrupted on {cluster}: {describe_outcomes(self.outcomes)}")
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def describe_outcomes(outcomes: dict[int, str]) -> str:
+    """Say alike outcomes once: ``clients 0, 2-3 interrupted; client 1 finished``."""
+    by_text: dict[str, list[int]] = {}
+    for client, text in sorted(outcomes.items()):
+        by_text.setdefault(text, []).append(client)
+    parts = []
+    for text, clients in by_text.items():
+        noun = "client" if len(clients) == 1 else "clients"
+        parts.append(f"{noun} {client_ranges(clients)} {text}")
+    return "; ".join(parts)

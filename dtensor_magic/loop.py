@@ -1,0 +1,64 @@
+"""The driver's asyncio loop, in one thread of the notebook kernel's process."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DriverLoop:
+    """An event loop in a daemon thread. All of the driver's sockets live on it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="dtensor-magic", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start `coroutine` on the loop, from any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `coroutine` on the loop and return its result; an interrupt here cancels it there.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which the coroutine is cancelled and ``TimeoutError`` is raised.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call on the driver's own loop would never return")
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await `coroutine` on this loop from a coroutine on any loop."""
+        if asyncio.get_running_loop() is self.loop:
+            return await coroutine
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+
+_driver: DriverLoop | None = None
+_lock = threading.Lock()
+
+
+def driver() -> DriverLoop:
+    """Return this process's driver loop, started on first use."""
+    global _driver  # noqa: PLW0603 - one per process is the point
+    with _lock:
+        if _driver is None:
+            _driver = DriverLoop()
+        return _driver

@@ -1,0 +1,318 @@
+"""The magics: thin words over `Cluster`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from traitlets import Bool, Enum, Float, Integer, Unicode, observe
+
+from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
+from .errors import DTensorMagicError, SpecError
+from .parsing import parse_clients, parse_env, split_cell_options
+from .spec import ClusterSpec
+from .views.progress import StartProgress
+
+NO_CLUSTER = "no cluster runs; start one with %dtensor_init, for instance %dtensor_init CPU -n 4."
+
+_NAME_HELP = "the cluster's name; without it the one that was started last"
+
+
+def name_argument() -> Callable[[Any], Any]:
+    """Return the option that most magics share."""
+    return argument("--name", help=_NAME_HELP)
+
+
+@magics_class
+class DTensorMagics(Magics):  # type: ignore[misc]
+    """The magics and their defaults (``%config DTensorMagics``)."""
+
+    prewarm = Bool(True, help="Import TensorFlow in a background template as soon as the extension loads.").tag(
+        config=True
+    )
+    device_type = Unicode("", help="Device type of %dtensor_init; empty for the preferred one.").tag(config=True)
+    clients = Integer(0, help="Client count of %dtensor_init; 0 for local mode.").tag(config=True)
+    logical_cpus = Integer(0, help="Logical CPUs per client; 0 for TensorFlow's own choice.").tag(config=True)
+    start_method = Enum(["fork", "exec"], "fork", help="How clients start.").tag(config=True)
+    start_timeout = Float(60.0, help="Seconds that clients may take to come up.").tag(config=True)
+    output = Enum(list(OUTPUT_MODES), "fold", help="How %%dtensor shows the clients' output.").tag(config=True)
+    cell_timeout = Float(0.0, help="Seconds that a cell may run; 0 for no limit.").tag(config=True)
+
+    @observe("prewarm")
+    def _prewarm_changed(self, change: dict[str, Any]) -> None:
+        from .launchers import local
+
+        if change["new"]:
+            local.local_agent().warm()
+        elif not registry.all():
+            local.stop_agent()
+
+    # --- start and stop
+
+    @magic_arguments()
+    @argument("device_type", nargs="?", metavar="DEVICE_TYPE", help="CPU, GPU or TPU, in any case")
+    @argument("-n", "--clients", help="client count; 2 or more are background kernels in multi-client mode")
+    @argument("--background", action="store_true", help="one background client instead of the notebook kernel")
+    @argument("--here", action="store_true", help="the notebook kernel is itself a client")
+    @argument("--logical-cpus", metavar="K", help="logical CPU devices per client")
+    @argument("--megcore", action="store_true", help="experimental_enable_megcore (TPU)")
+    @argument("--reset-context", action="store_true", help="experimental_reset_context: drop a live context")
+    @argument("--no-coordination-service", action="store_true", help="enable_coordination_service=False")
+    @argument("--jobs", metavar="H:P,H:P", help="DTENSOR_JOBS: the address of each client")
+    @argument("--client-id", metavar="I", help="DTENSOR_CLIENT_ID of the notebook kernel")
+    @argument("--job-name", metavar="NAME", help="DTENSOR_JOB_NAME")
+    @argument("--parallel-executor", metavar="pw", help="DTENSOR_USE_PARALLEL_EXECUTOR")
+    @argument("--mesh", metavar="batch=4,model=2", help="create that mesh on every client, as the name mesh")
+    @argument("--env", metavar="K=V", action="append", help="a variable for the clients; may be repeated")
+    @argument("--timeout", metavar="S", help="seconds that clients may take to come up")
+    @argument("--name", help="the cluster's name")
+    @argument("--start-method", metavar="fork|exec", help="how clients start")
+    @argument("--isolate", action="store_true", help="a network namespace of the clients' own")
+    @line_magic
+    def dtensor_init(self, line: str) -> Cluster:
+        """Initialise DTensor, and return the cluster.
+
+        One client is local mode, in the notebook kernel itself; two or more (-n) are background kernels.
+        """
+        options = self._parse(self.dtensor_init, line)
+        spec = ClusterSpec(
+            device_type=options.device_type or self.device_type or None,
+            clients=_whole(options.clients, "clients", "a client count; it is 1 or more")
+            or (self.clients or None if not (options.background or options.here) else None),
+            background=options.background,
+            here=options.here,
+            logical_cpus=_whole(options.logical_cpus, "logical CPUs", "a count; it is 1 or more per client")
+            or self.logical_cpus
+            or None,
+            megcore=options.megcore,
+            reset_context=options.reset_context,
+            coordination_service=not options.no_coordination_service,
+            jobs=options.jobs,
+            client_id=_whole(options.client_id, "client id", "a whole number", least=None),
+            job_name=options.job_name,
+            parallel_executor=options.parallel_executor,
+            mesh=options.mesh,
+            env=parse_env(options.env or ()),
+            timeout=_seconds(options.timeout) or self.start_timeout,
+            name=options.name,
+            start_method=options.start_method or self.start_method,
+            isolate=options.isolate,
+        )
+        before = registry.all()
+        cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
+        for warning in cluster.plan.warnings:
+            print(f"Note: {warning}")
+        others = [other for other in before if other is not cluster and other.alive]
+        if others and cluster not in before:
+            names = ", ".join(repr(other)[1:-1] for other in others)
+            print(f"Also running: {names}. %dtensor_shutdown --name NAME ends one; cells go to {cluster.name}.")
+        return cluster
+
+    def _with_progress(self, start: Callable[[StartProgress], Cluster]) -> Cluster:
+        progress = StartProgress()
+        began = time.monotonic()
+        known = registry.all()
+        try:
+            cluster = start(progress)
+        except BaseException:
+            progress.abandon()
+            raise
+        seconds = time.monotonic() - began
+        count = len(cluster.clients)
+        what = f"{count} {cluster.device_type} client{'s' * (count != 1)}"
+        how = "runs already" if cluster in known and seconds < 0.05 else f"ready in {seconds:.1f} s"
+        progress.finish(f"{cluster.name}: {what} {how}")
+        return cluster
+
+    @magic_arguments()
+    @argument("-n", "--clients", help="another client count")
+    @argument("--mesh", metavar="batch=4,model=2", help="another mesh")
+    @name_argument()
+    @line_magic
+    def dtensor_restart(self, line: str) -> Cluster:
+        """Replace the clients by new ones, with the same options but for those given here; variables are lost."""
+        options = self._parse(self.dtensor_restart, line)
+        cluster = self._cluster(options.name)
+        count = _whole(options.clients, "clients", "a client count; it is 1 or more")
+
+        def restart(progress: StartProgress) -> Cluster:
+            cluster.restart(clients=count, mesh=options.mesh, progress=progress.update)
+            return cluster
+
+        return self._with_progress(restart)
+
+    @magic_arguments()
+    @name_argument()
+    @argument("--all", action="store_true", help="end all clusters of this notebook")
+    @line_magic
+    def dtensor_shutdown(self, line: str) -> None:
+        """End a cluster: its clients, files and sockets. Without a cluster it does nothing."""
+        options = self._parse(self.dtensor_shutdown, line)
+        if options.all:
+            clusters = registry.all()
+        elif options.name or registry.all():
+            clusters = [self._cluster(options.name)]
+        else:
+            clusters = []
+        for cluster in clusters:
+            cluster.shutdown()
+        print(f"ended: {', '.join(cluster.name for cluster in clusters)}" if clusters else "no cluster runs.")
+
+    # --- cells
+
+    @line_cell_magic
+    def dtensor(self, line: str, cell: str | None = None) -> None:
+        r"""Run a cell, or a line, on the clients, and show what they put out.
+
+        ::
+
+          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--name NAME]
+          %dtensor [the same options] CODE
+
+        optional arguments:
+          --on 0,2-3        the clients to run on; all without it
+          --timeout S       interrupt the clients that run longer than S seconds
+          --output MODE     fold: what clients say alike once, with their ids (the default); each: line by
+                            line as it comes; first: the first client's alone; none: errors only
+          --name NAME       the cluster's name; without it the one that was started last
+        """
+        options, rest = split_cell_options(line, ("--on", "--timeout", "--output", "--name"), "%%dtensor")
+        if cell is None:
+            code = rest
+        elif rest:
+            raise SpecError(f"%%dtensor: {rest!r} is no option; code goes into the lines below, or after %dtensor.")
+        else:
+            code = cell
+        cluster = self._cluster(options.get("--name"))
+        cluster.run(
+            code,
+            on=parse_clients(options["--on"]) if "--on" in options else None,
+            timeout=_seconds(options.get("--timeout")) or self.cell_timeout or None,
+            output=options.get("--output", self.output),
+        )
+
+    # --- what is there
+
+    @magic_arguments()
+    @name_argument()
+    @line_magic
+    def dtensor_status(self, line: str) -> None:
+        """Show the clients: phase, process, memory, CPU, devices, address."""
+        from IPython.display import display
+
+        options = self._parse(self.dtensor_status, line)
+        if options.name is None and not registry.all():
+            print(NO_CLUSTER)
+            return
+        display(self._cluster(options.name))
+
+    @magic_arguments()
+    @argument("client", nargs="?", default="0", metavar="I", help="the client (0)")
+    @argument("--bytes", metavar="N", help="how much of the log's end to show (4000); all for the whole log")
+    @name_argument()
+    @line_magic
+    def dtensor_logs(self, line: str) -> None:
+        """Show what a client's process wrote to its own output and error streams: TensorFlow's C++ log mostly."""
+        options = self._parse(self.dtensor_logs, line)
+        client = _whole(options.client, "client", "a client's number", least=0)
+        size = -1 if options.bytes == "all" else _whole(options.bytes, "bytes", "a number of bytes, or all")
+        assert client is not None
+        print(self._cluster(options.name).logs(client, size or 4000) or f"client {client} wrote nothing yet.")
+
+    # --- what they share
+
+    def _parse(self, magic: Any, line: str) -> Any:
+        """Parse `line`; a wrong option is one line that says what is right."""
+        name = magic.__name__
+        try:
+            return parse_argstring(magic, line)
+        except UsageError as error:
+            raise SpecError(f"%{name}: {_suggest(str(error), magic)}") from None
+        except ValueError as error:
+            raise SpecError(f"%{name}: {error}.") from None
+
+    def _cluster(self, name: str | None) -> Cluster:
+        if name is None:
+            cluster = registry.current()
+            if cluster is None:
+                raise SpecError(NO_CLUSTER)
+            return cluster
+        found = registry.get(name)
+        if found is None:
+            known = ", ".join(cluster.name for cluster in registry.all())
+            raise SpecError(f"no cluster {name} in this notebook; {f'there is {known}' if known else NO_CLUSTER}.")
+        return found
+
+
+def _suggest(message: str, magic: Any) -> str:
+    """Say what an unknown option may have meant."""
+    match = re.search(r"unrecognized arguments?: (\S+)", message)
+    if match is None:
+        return f"{message.rstrip('.')}."
+    word = match.group(1)
+    known = [option for action in magic.parser._actions for option in action.option_strings]  # noqa: SLF001
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"%{magic.__name__}? lists the options."
+    return f"unknown option {word}; {hint}"
+
+
+def _whole(text: str | None, what: str, right: str, *, least: int | None = 1) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[+-]?[0-9]+", text) or (least is not None and int(text) < least):
+        raise SpecError(f"{what}: {text!r} is not {right}.")
+    return int(text)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise SpecError(f"timeout: {text!r} is not a time; give seconds above 0.")
+    return seconds
+
+
+def load(shell: Any) -> None:
+    """Register the magics with `shell`, and warm the template up."""
+    from .client.context import current_client
+    from .completion import register_completers
+    from .launchers.local import local_agent
+
+    magics = DTensorMagics(shell)
+    shell.register_magics(magics)
+    register_completers(shell, magics)
+    # A client that loads the extension, from a profile for instance, starts no agent of its own.
+    if magics.prewarm and current_client() is None:
+        try:
+            local_agent().warm()
+        except (OSError, DTensorMagicError) as error:
+            print(f"dtensor_magic: the background template could not be started ({error}); starts will be slower.")
+
+
+def unload(shell: Any) -> None:
+    """End the clusters and the agent, and take the magics away."""
+    from .completion import unregister_completers
+    from .launchers.local import stop_agent
+
+    for cluster in registry.all():
+        cluster.shutdown()
+    stop_agent()
+    magics = shell.magics_manager.registry.pop(DTensorMagics.__name__, None)
+    if magics is not None:
+        for kind, names in magics.magics.items():
+            for name in names:
+                shell.magics_manager.magics[kind].pop(name, None)
+        if magics in shell.configurables:
+            shell.configurables.remove(magics)
+    unregister_completers(shell)

@@ -1,0 +1,51 @@
+"""Kernel managers of clients: jupyter_client's own, told how a client's process starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+
+MODULE = "dtensor_magic.client"
+
+
+class ClientManager(AsyncKernelManager):
+    """Manages one client's kernel, whose channels are Unix sockets in the cluster's private folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The cluster's folder.
+    cluster : str
+    client : int
+    start_method : str
+        ``fork``: our provisioner; ``exec``: jupyter_client's stock local one.
+    """
+
+    def __init__(self, folder: Path, cluster: str, client: int, start_method: str) -> None:
+        super().__init__(
+            transport="ipc",
+            ip=str(folder / f"c{client}"),
+            connection_file=str(folder / f"c{client}.json"),
+        )
+        if start_method == "fork":
+            provisioner = {
+                "provisioner_name": "dtensor-magic",
+                "config": {"cluster": cluster, "client": client},
+            }
+        else:
+            provisioner = {"provisioner_name": "local-provisioner", "config": {}}
+        self._client_spec = KernelSpec(
+            argv=[sys.executable, "-m", MODULE, "-f", "{connection_file}"],
+            display_name="DTensor client",
+            language="python",
+            metadata={"kernel_provisioner": provisioner},
+        )
+
+    @property
+    def kernel_spec(self) -> Any:
+        """The client's kernelspec; it is in no folder."""
+        return self._client_spec

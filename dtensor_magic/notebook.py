@@ -1,0 +1,276 @@
+"""A cluster whose client is the notebook kernel itself: local mode, or one client of a larger job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from .client.initialise import Initialised, initialise
+from .client.rendezvous import await_peers
+from .cluster import CellResult, Cluster, Progress, registry
+from .errors import ContextLiveError, SpecError, StartError
+from .plan import ClusterPlan
+from .records import find_record, free_name, name_taken
+from .spec import ClusterSpec
+from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
+
+
+class NotebookCluster(Cluster):
+    """DTensor in this very process."""
+
+    def __init__(
+        self, name: str, spec: ClusterSpec, plan: ClusterPlan, environ: Mapping[str, str], ready: Initialised
+    ) -> None:
+        super().__init__(name, spec, plan)
+        self._environ = environ
+        self._ready: Initialised | None = ready
+        self._created = time.time()
+        self._process = psutil.Process()
+
+    @classmethod
+    def launch(
+        cls, spec: ClusterSpec, plan: ClusterPlan, environ: Mapping[str, str], progress: Progress | None
+    ) -> NotebookCluster:
+        """Initialise DTensor here; the same request again is no error."""
+        running = next((cluster for cluster in registry.all() if isinstance(cluster, NotebookCluster)), None)
+        if running is not None and running.alive and _is_initialised():
+            if running.spec == spec:
+                return running
+            if running.plan.multi_client:
+                raise ContextLiveError(
+                    "this kernel is a client of a multi-client system already, which TensorFlow cannot shut down; "
+                    "restart the kernel for another, or use background clients (--background or -n)."
+                )
+            running.shutdown()
+        if spec.name and (registry.get(spec.name) is not None or find_record(spec.name) is not None):
+            raise SpecError(name_taken(spec.name))
+        _make_room(spec)
+        client = spec.client_id or 0
+        told = replace(plan.client(client, plan.jobs), client_id=client)
+        if plan.multi_client:
+            if progress is not None:
+                progress(_starting(spec.name or "dtensor", plan, client))
+            await_peers(plan.jobs, client, spec.timeout)
+        try:
+            ready = initialise(told)
+        except Exception as error:
+            raise StartError(_explain(error, plan), client=client) from error
+        cluster = cls(spec.name or free_name(), spec, plan, environ, ready)
+        cluster.push_names()
+        return cluster
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """This kernel's own client id."""
+        return (self.spec.client_id or 0,)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not shut down."""
+        return self._ready is not None
+
+    def names(self) -> dict[str, Any]:
+        """Return what a client finds in its namespace."""
+        import tensorflow as tf
+        from tensorflow.experimental import dtensor
+
+        assert self._ready is not None
+        names = {
+            "tf": tf,
+            "dtensor": dtensor,
+            "client_id": self.clients[0],
+            "num_clients": self.plan.clients,
+            "device_type": self._ready.device_type,
+        }
+        if self._ready.mesh is not None:
+            names["mesh"] = self._ready.mesh
+        return names
+
+    def push_names(self) -> None:
+        """Put these names into the notebook's namespace, where there is a notebook."""
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        if shell is not None:
+            shell.push(self.names(), interactive=False)
+
+    def state(self, *, sample: bool = True) -> ClusterState:
+        """Return the state of this process."""
+        state = _starting(self.name, self.plan, self.clients[0])
+        state.created = self._created
+        client = state.clients[0]
+        if self._ready is None:
+            state.phase, client.phase = ClusterPhase.STOPPED, Phase.DEAD
+            return state
+        state.phase, client.phase, client.since = ClusterPhase.READY, Phase.READY, self._created
+        client.devices = self._ready.devices
+        if self.plan.mesh is not None:
+            state.meshes = [MeshState("mesh", dict(self.plan.mesh.dims), self.device_type)]
+        if sample:
+            memory = self._process.memory_full_info()
+            client.rss, client.pss = memory.rss, getattr(memory, "pss", None)
+            client.cpu = self._process.cpu_percent()
+        return state
+
+    def run(
+        self,
+        code: str,
+        *,
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+        output: str = "fold",
+    ) -> CellResult:
+        """Run a cell in the notebook's own namespace; see :meth:`Cluster.run`.
+
+        Raises
+        ------
+        SpecError
+            With a `timeout`: a cell of the notebook kernel itself can only be interrupted by hand.
+        Exception
+            Whatever the cell raises, as it is.
+        """
+        self.check_cell(code, timeout, output)
+        clients = self.check_clients(on)
+        if timeout is not None:
+            raise SpecError("--timeout needs background clients (--background or -n); interrupt this cell by hand.")
+        start = time.monotonic()
+        with _quiet() if output == "none" else contextlib.nullcontext():
+            result = _run_here(code)
+        return CellResult(clients, time.monotonic() - start, result)
+
+    def interrupt(self) -> None:
+        """Refuse: what runs here is the notebook's own cell, which the stop button interrupts."""
+        raise SpecError("the client is the notebook kernel itself; its stop button interrupts the cell.")
+
+    def restart(
+        self, *, clients: int | None = None, mesh: str | None = None, progress: Progress | None = None
+    ) -> None:
+        """Shut the local system down and initialise it again; see :meth:`Cluster.restart`."""
+        if clients is not None and clients > 1:
+            raise SpecError(f"this client is the notebook kernel itself; %dtensor_init -n {clients} starts more.")
+        spec = replace(self.spec, mesh=self.spec.mesh if mesh is None else mesh)
+        plan = spec.plan(self._environ)
+        if self.plan.multi_client:
+            raise ContextLiveError("TensorFlow cannot shut a multi-client system down; restart the kernel.")
+        self.shutdown()
+        self.spec, self.plan = spec, plan
+        self._ready = initialise(plan.client(0, ()))
+        self._created = time.time()
+        registry.add(self)
+        self.push_names()
+
+    def logs(self, client: int, size: int = 4000) -> str:  # noqa: ARG002
+        """Return where the output went: this kernel's own."""
+        self.check_clients([client])
+        return "The client is the notebook kernel itself; its output is in the notebook and in the server's log."
+
+    def shutdown(self) -> None:
+        """Shut the local system down. A multi-client one ends with the kernel."""
+        if self._ready is None:
+            return
+        self._ready = None
+        registry.remove(self)
+        if not self.plan.multi_client and _is_initialised():
+            from tensorflow.experimental import dtensor
+
+            dtensor.shutdown_accelerator_system()
+
+
+def _is_initialised() -> bool:
+    from tensorflow.dtensor.python import accelerator_util
+
+    return bool(accelerator_util.is_initialized())
+
+
+def _context_live() -> bool:
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    return current is not None and bool(current._initialized)  # noqa: SLF001 - TensorFlow has no public question
+
+
+def _make_room(spec: ClusterSpec) -> None:
+    """Shut down a local system that somebody else initialised, or say why that cannot be.
+
+    Raises
+    ------
+    ContextLiveError
+        With both ways out.
+    """
+    if _is_initialised():
+        from tensorflow.experimental import dtensor
+
+        if dtensor.num_clients() > 1 or os.environ.get("DTENSOR_JOBS"):
+            raise ContextLiveError(
+                "this kernel initialised a multi-client system already, which TensorFlow cannot shut down; "
+                "restart the kernel, or use background clients (--background or -n)."
+            )
+        dtensor.shutdown_accelerator_system()
+    elif _context_live() and not spec.reset_context:
+        raise ContextLiveError(
+            "TensorFlow is already initialised in this kernel, so DTensor cannot be. Two ways out: "
+            "--reset-context resets it (existing tensors become invalid), "
+            "--background runs DTensor in a client of its own and leaves this kernel alone."
+        )
+
+
+def _explain(error: Exception, plan: ClusterPlan) -> str:
+    reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+    if plan.multi_client:
+        return f"TensorFlow could not initialise this client: {reason}. Its context stays live: restart the kernel."
+    return f"TensorFlow could not initialise DTensor here: {reason}"
+
+
+def _starting(name: str, plan: ClusterPlan, client: int) -> ClusterState:
+    return ClusterState(
+        name=name,
+        mode="multi-client" if plan.multi_client else "local",
+        device_type=plan.device_type,
+        clients=[
+            ClientState(
+                client,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                address=plan.jobs[client] if plan.jobs else "",
+                phase=Phase.INITIALISING,
+                since=time.time(),
+            )
+        ],
+        created=time.time(),
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    from IPython.utils.capture import capture_output
+
+    with capture_output():
+        yield
+
+
+def _run_here(code: str) -> dict[int, dict[str, Any]]:
+    """Run a cell in the notebook's shell, and let its exception out instead of having it shown."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(code, namespace)  # noqa: S102 - running the user's cell is what this is for
+        return {}
+    shown = shell.showtraceback, shell.showsyntaxerror
+    shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
+    try:
+        result = shell.run_cell(code, store_history=False)
+    finally:
+        shell.showtraceback, shell.showsyntaxerror = shown
+    result.raise_error()
+    if result.result is None:
+        return {}
+    return {0: shell.display_formatter.format(result.result)[0]}
