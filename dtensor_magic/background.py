@@ -219,5 +219,3 @@ def _report(group: ClientGroup, progress: Progress) -> None:
     except (AgentError, concurrent.futures.TimeoutError):
         # The cluster is not open yet, or just closed: there is nothing to show this time.
         return
-
-

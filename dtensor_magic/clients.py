@@ -127,10 +127,10 @@ class ClientGroup:
         jobs = plan.jobs or tuple(f"localhost:{port}" for port in ports)
         await self.agent.request("clusters.update", name=self.name, facts={"jobs": jobs})
         await asyncio.gather(*(self._launch(client, jobs, ports) for client in range(plan.clients)))
-        ready = asyncio.ensure_future(asyncio.gather(*(channel.ready() for channel in self._channels.values())))
+        ready = asyncio.ensure_future(self._all_ready())
         died = asyncio.ensure_future(self._died.wait())
         try:
-            await asyncio.wait([ready, died], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, died}, return_when=asyncio.FIRST_COMPLETED)
             if self.exits:
                 raise await self._start_error()
         finally:
@@ -138,6 +138,10 @@ class ClientGroup:
             died.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ready
+
+    async def _all_ready(self) -> bool:
+        await asyncio.gather(*(channel.ready() for channel in self._channels.values()))
+        return True
 
     async def _reserve_ports(self) -> list[int]:
         if not self.plan.multi_client:
@@ -168,7 +172,7 @@ class ClientGroup:
             await self.agent.request(
                 "kernels.adopt",
                 key=manager.kernel_id,
-                pid=manager.provisioner.pid,
+                pid=manager.pid,
                 cluster=self.name,
                 client=client,
             )
@@ -193,7 +197,7 @@ class ClientGroup:
 
     async def _watch(self, client: int, manager: ClientManager) -> None:
         """Wait for the client's process to end, and tell everyone."""
-        code = await manager.provisioner.wait()
+        code = await manager.process.wait()
         if self._start_method == "exec" and self.agent.alive:
             await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
         self.exits[client] = describe_exit(code)
@@ -241,9 +245,7 @@ class ClientGroup:
 
     async def state(self, *, sample: bool) -> ClusterState:
         """Return the agent's view of the cluster."""
-        return ClusterState.from_json(
-            await self.agent.request("clusters.state", name=self.name, sample=sample)
-        )
+        return ClusterState.from_json(await self.agent.request("clusters.state", name=self.name, sample=sample))
 
     async def log(self, client: int, size: int) -> str:
         """Return the last `size` bytes of a client's log (all for a size below 0)."""
@@ -320,8 +322,8 @@ class ClientGroup:
                 await self.agent.request("clusters.close", name=self.name, grace=0.0)
         for manager in self._managers.values():
             if self._start_method == "exec" and manager.has_kernel:
-                await manager.provisioner.kill()
-                await manager.provisioner.wait()
+                await manager.process.kill()
+                await manager.process.wait()
             await manager.cleanup_resources()
         self._managers.clear()
         self._channels.clear()
@@ -331,7 +333,7 @@ class ClientGroup:
     async def _ask_to_leave(self, clients: list[int], grace: float) -> None:
         for client in clients:
             self._channels[client].send("control", "shutdown_request", {"restart": False})
-        waits = [asyncio.ensure_future(self._managers[client].provisioner.wait()) for client in clients]
+        waits = [asyncio.ensure_future(self._managers[client].process.wait()) for client in clients]
         await asyncio.wait(waits, timeout=grace)
         for wait in waits:
             wait.cancel()

@@ -10,14 +10,23 @@ from .state import client_ranges
 
 
 class DTensorMagicError(Exception):
-    """Base of all errors that dtensor_magic raises, but for users' mistakes in a magic's line."""
+    """Base of all errors that dtensor_magic raises.
+
+    IPython shows the message alone: where in our code it was raised is no help to a user.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
 
 
-class SpecError(DTensorMagicError, UsageError):
+class SpecError(DTensorMagicError, UsageError):  # type: ignore[misc]  # IPython carries no types
     """What was asked for cannot be. The message is one line: what was wrong, and what is right.
 
-    Being a ``UsageError`` too, IPython shows that line alone, without a traceback.
+    It is a ``UsageError`` of IPython's too.
     """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"UsageError: {self}"]
 
 
 class NoTensorFlowError(SpecError):
@@ -50,7 +59,7 @@ class StartError(DTensorMagicError):
         self.missing = tuple(missing)
 
     def _render_traceback_(self) -> list[str]:
-        lines = [f"{type(self).__name__}: {self}"]
+        lines = super()._render_traceback_()
         return [*lines, "", *self.detail.rstrip().splitlines()] if self.detail else lines
 
 
@@ -58,7 +67,7 @@ class AgentError(DTensorMagicError):
     """The host agent is gone, or refused a request."""
 
 
-class ClusterStateError(DTensorMagicError, UsageError):
+class ClusterStateError(SpecError):
     """The cluster is not in a state that allows what was asked: stopped, failed, or busy."""
 
 
@@ -99,7 +108,7 @@ class CellError(DTensorMagicError):
 
     def _render_traceback_(self) -> list[str]:
         noun = "client" if len(self.clients) == 1 else "clients"
-        head = f"\x1b[1;31m[{client_ranges(self.clients)}]\x1b[0m raised on {noun} of {self.cluster}:"
+        head = f"\x1b[1;31m{noun} {client_ranges(self.clients)} of {self.cluster} raised:\x1b[0m"
         tail = [f"[{client}] {text}" for client, text in sorted(self.others.items())]
         body = [line for part in self.remote_traceback for line in part.split("\n")]
         return [head, *body, *tail]
@@ -129,7 +138,7 @@ class ClientDiedError(DTensorMagicError):
         )
 
     def _render_traceback_(self) -> list[str]:
-        lines = [f"\x1b[1;31m[{self.client}]\x1b[0m {type(self).__name__}: {self}"]
+        lines = super()._render_traceback_()
         if self.log_tail:
             lines += ["", f"The end of client {self.client}'s log:", *self.log_tail.rstrip().splitlines()]
         return lines
@@ -169,9 +178,6 @@ class ClientsInterruptedError(DTensorMagicError, KeyboardInterrupt):
         self.cluster = cluster
         self.outcomes = dict(outcomes)
         super().__init__(f"interrupted on {cluster}: {describe_outcomes(self.outcomes)}")
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 def describe_outcomes(outcomes: dict[int, str]) -> str:

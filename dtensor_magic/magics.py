@@ -27,7 +27,8 @@ _NAME_HELP = "the cluster's name; without it the one that was started last"
 
 def name_argument() -> Callable[[Any], Any]:
     """Return the option that most magics share."""
-    return argument("--name", help=_NAME_HELP)
+    decorator: Callable[[Any], Any] = argument("--name", help=_NAME_HELP)
+    return decorator
 
 
 @magics_class
@@ -115,7 +116,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             print(f"Also running: {names}. %dtensor_shutdown --name NAME ends one; cells go to {cluster.name}.")
         return cluster
 
-    def _with_progress(self, start: Callable[[StartProgress], Cluster]) -> Cluster:
+    @staticmethod
+    def _with_progress(start: Callable[[StartProgress], Cluster], *, restarted: bool = False) -> Cluster:
         progress = StartProgress()
         began = time.monotonic()
         known = registry.all()
@@ -127,7 +129,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         seconds = time.monotonic() - began
         count = len(cluster.clients)
         what = f"{count} {cluster.device_type} client{'s' * (count != 1)}"
-        how = "runs already" if cluster in known and seconds < 0.05 else f"ready in {seconds:.1f} s"
+        how = "already running" if cluster in known and not restarted else f"ready in {seconds:.1f} s"
         progress.finish(f"{cluster.name}: {what} {how}")
         return cluster
 
@@ -146,7 +148,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             cluster.restart(clients=count, mesh=options.mesh, progress=progress.update)
             return cluster
 
-        return self._with_progress(restart)
+        return self._with_progress(restart, restarted=True)
 
     @magic_arguments()
     @name_argument()

@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 MODULE = "dtensor_magic.client"
 
@@ -44,6 +45,19 @@ class ClientManager(AsyncKernelManager):
             language="python",
             metadata={"kernel_provisioner": provisioner},
         )
+
+    @property
+    def process(self) -> KernelProvisionerBase:
+        """The provisioner, which stands for the kernel's process."""
+        assert self.provisioner is not None
+        return self.provisioner
+
+    @property
+    def pid(self) -> int:
+        """The kernel's process id."""
+        # Both provisioners that we use have it; the base class does not.
+        number: int = vars(self.process)["pid"]
+        return number
 
     @property
     def kernel_spec(self) -> Any:

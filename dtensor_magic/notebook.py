@@ -150,7 +150,11 @@ class NotebookCluster(Cluster):
         raise SpecError("the client is the notebook kernel itself; its stop button interrupts the cell.")
 
     def restart(
-        self, *, clients: int | None = None, mesh: str | None = None, progress: Progress | None = None
+        self,
+        *,
+        clients: int | None = None,
+        mesh: str | None = None,
+        progress: Progress | None = None,  # noqa: ARG002 - it takes no time
     ) -> None:
         """Shut the local system down and initialise it again; see :meth:`Cluster.restart`."""
         if clients is not None and clients > 1:

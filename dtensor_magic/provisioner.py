@@ -14,14 +14,14 @@ from typing import Any
 from uuid import uuid4
 
 from jupyter_client.connect import KernelConnectionInfo
-from jupyter_client.provisioning import KernelProvisionerBase
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Integer, Unicode
 
 from .errors import AgentError
 from .launchers.local import LocalAgent, local_agent, python_path
 
 
-class ForkProvisioner(KernelProvisionerBase):  # type: ignore[misc]
+class ForkProvisioner(KernelProvisionerBase):
     """Starts kernels by forking this process's template.
 
     The kernel command must be ``python -m MODULE ARGS``; it runs in this Python environment.

@@ -113,17 +113,19 @@ class ClusterSpec:
         SpecError
             One line: what was wrong, and what is right.
         """
-        spec = self.with_environment(environ)
-        jobs = parse_jobs(spec.jobs or "")
-        mode = spec._mode(jobs)
-        clients = spec._client_count(mode, jobs)
-        spec._check_words(mode)
-        device_type = spec._device_type(environ)
+        return self.with_environment(environ)._checked(environ)  # noqa: SLF001 - our own class
+
+    def _checked(self, environ: Mapping[str, str]) -> ClusterPlan:
+        jobs = parse_jobs(self.jobs or "")
+        mode = self._mode(jobs)
+        clients = self._client_count(mode, jobs)
+        self._check_words(mode)
+        device_type = self._device_type(environ)
         devices.require_tensorflow()
-        accelerators = spec._accelerators(device_type, mode, clients, environ)
-        per_client = len(accelerators[0]) if device_type != "CPU" else spec.logical_cpus or 1
-        mesh = MeshSpec.parse(spec.mesh).resolve(per_client, clients) if spec.mesh else None
-        spec._check_places(mode, jobs, clients)
+        accelerators = self._accelerators(device_type, mode, clients, environ)
+        per_client = len(accelerators[0]) if device_type != "CPU" else self.logical_cpus or 1
+        mesh = MeshSpec.parse(self.mesh).resolve(per_client, clients) if self.mesh else None
+        self._check_places(mode, jobs, clients)
         return ClusterPlan(
             mode=mode,
             device_type=device_type,
@@ -131,15 +133,15 @@ class ClusterSpec:
             jobs=jobs,
             mesh=mesh,
             accelerators=accelerators,
-            warnings=spec._warnings(device_type, mode, environ),
+            warnings=self._warnings(device_type, mode, environ),
             options=ClientOptions(
-                job_name=spec.job_name,
-                parallel_executor=spec.parallel_executor,
-                logical_cpus=spec.logical_cpus,
-                coordination_service=spec.coordination_service,
-                reset_context=spec.reset_context and mode != "clients",
-                megcore=spec.megcore,
-                timeout=spec.timeout,
+                job_name=self.job_name,
+                parallel_executor=self.parallel_executor,
+                logical_cpus=self.logical_cpus,
+                coordination_service=self.coordination_service,
+                reset_context=self.reset_context and mode != "clients",
+                megcore=self.megcore,
+                timeout=self.timeout,
             ),
         )
 
@@ -150,7 +152,7 @@ class ClusterSpec:
             raise SpecError(
                 "--here with several clients needs all their addresses: give --jobs or set DTENSOR_JOBS."
             )
-        if self.background or (self.clients or 1) > 1 and not self.here:
+        if self.background or ((self.clients or 1) > 1 and not self.here):
             return "clients"
         return "here" if jobs else "local"
 

@@ -31,8 +31,7 @@ class PortReservations:
         """
         taken: list[int] = []
         try:
-            for port in ports:
-                taken.append(self._hold(port))
+            taken.extend(self._hold(port) for port in ports)
         except AgentError:
             for port in taken:
                 self.release(port)

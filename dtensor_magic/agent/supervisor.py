@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Supervisor:
         self._owner_peer: Peer | None = None
         self._count = 0
         self._done = asyncio.Event()
-        self._methods = {
+        self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "agent.info": self._info,
             "agent.warm": self._warm,
             "agent.stop": self._stop,
@@ -180,11 +180,11 @@ class Supervisor:
         except KeyError:
             raise AgentError(f"no cluster {name} here") from None
 
-    async def _open(self, name: str, facts: dict[str, Any], isolate: bool, env: dict[str, str], path: list[str]) -> str:
+    async def _open(
+        self, name: str, facts: dict[str, Any], isolate: bool, env: dict[str, str], path: list[str]
+    ) -> str:
         """Make room for a cluster and return its folder."""
-        record = ClusterRecord(
-            name, self.identity, self.owner, str(self.socket_path), time.time(), sys.executable
-        )
+        record = ClusterRecord(name, self.identity, self.owner, str(self.socket_path), time.time(), sys.executable)
         try:
             cluster = HostedCluster(record, self.folder / str(self._count), facts)
         except SpecError as error:

@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .linux import die_with_parent, enter_namespace, hold_namespace
@@ -88,7 +89,7 @@ def _preload() -> dict[str, Any]:
     gc.collect()
     # Frozen objects are not visited by the children's collector, so their pages stay shared.
     gc.freeze()
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(Path("/proc/self/task").iterdir()))
     return {"ready": True, "seconds": time.monotonic() - start, "threads": threads}
 
 

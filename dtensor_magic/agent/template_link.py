@@ -160,9 +160,7 @@ class TemplateLink:
 
 def import_environment(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the variables that take effect only while libraries load."""
-    return tuple(
-        sorted((k, v) for k, v in env.items() if k.startswith(_IMPORT_TIME) and k not in _AFTER_IMPORT)
-    )
+    return tuple(sorted((k, v) for k, v in env.items() if k.startswith(_IMPORT_TIME) and k not in _AFTER_IMPORT))
 
 
 #: These begin like import-time variables, but each client's own initialisation reads them, or importing

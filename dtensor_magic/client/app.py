@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from ..state import Phase
 from .context import ClientContext, take_orders
 from .initialise import Initialised, initialise
 from .kernel import DTensorKernel
+from .rendezvous import await_leader
 from .threads import limit_threads
 
 
@@ -53,6 +55,13 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
             self.ready = self._start_dtensor(self.orders, self.status)
         super().init_io()
 
+    def log_connection_info(self) -> None:
+        """Record the ports, without the hint to a terminal's user, who is not there."""
+        level = self.trait_values()["log_level"]
+        self.log_level = logging.CRITICAL
+        super().log_connection_info()
+        self.log_level = level
+
     def close(self) -> None:
         """Give the streams back, so that what runs at exit can print, and leave the rest to the process's end.
 
@@ -64,7 +73,7 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         status.update(Phase.INITIALISING)
         try:
             limit_threads(orders.spec.threads)
-            return initialise(orders.spec, before_call=lambda: _release_ports(orders))
+            return initialise(orders.spec, before_call=lambda: _before_call(orders))
         except BaseException as error:
             status.update(Phase.FAILED, error=traceback.format_exc(), reason=_reason(error))
             raise
@@ -87,9 +96,11 @@ def _names(orders: ClientContext, ready: Initialised) -> dict[str, Any]:
     return names
 
 
-def _release_ports(orders: ClientContext) -> None:
+def _before_call(orders: ClientContext) -> None:
+    """Let go of our port's reservation, and let the leader go first."""
     if orders.ports:
         call(orders.agent, "ports.release", ports=list(orders.ports))
+    await_leader(orders.spec.jobs, orders.spec.client_id, orders.spec.options.timeout)
 
 
 def _reason(error: BaseException) -> str:
@@ -127,5 +138,3 @@ def main() -> None:
             if stream is not None:
                 stream.flush()
         os._exit(code)
-
-

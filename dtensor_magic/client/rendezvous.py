@@ -18,6 +18,9 @@ from ..jobs import split_address
 #: Seconds between two tries to reach a peer.
 _PAUSE = 0.1
 
+#: Seconds between two looks for the leader.
+_LEADER_PAUSE = 0.005
+
 
 def await_peers(jobs: Sequence[str], own: int, timeout: float) -> None:
     """Return when every client of `jobs` but number `own` accepts connections.
@@ -52,6 +55,20 @@ def await_peers(jobs: Sequence[str], own: int, timeout: float) -> None:
             time.sleep(_PAUSE)
         # A peer that tries once more now and then must still find us.
         time.sleep(2 * _PAUSE)
+
+
+def await_leader(jobs: Sequence[str], own: int, timeout: float) -> None:
+    """Return when client 0's server listens, or after `timeout` seconds; at once in client 0 itself.
+
+    gRPC waits a full second before it tries an unreachable server again, so a client that comes first would be
+    a second late.
+    """
+    leader = split_address(jobs[0]) if jobs else None
+    if leader is None or own == 0:
+        return
+    deadline = time.monotonic() + timeout
+    while not _accepts(leader) and time.monotonic() < deadline:
+        time.sleep(_LEADER_PAUSE)
 
 
 def _accepts(place: tuple[str, int]) -> bool:

@@ -46,7 +46,7 @@ class ClientChannel:
         self._answers: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._heard: dict[str, asyncio.Event] = {}
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        context = zmq.Context.instance()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         for name, kind in _KINDS.items():
             socket = context.socket(kind)
             socket.linger = 0
@@ -65,10 +65,10 @@ class ClientChannel:
         socket = self._sockets.get(name)
         while socket is not None and not socket.closed:
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
+                received: Any = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            _, frames = self.session.feed_identities(frames)
+            _, frames = self.session.feed_identities(received)
             self._take(name, self.session.deserialize(frames))
 
     def _take(self, name: str, message: Mapping[str, Any]) -> None:
@@ -88,7 +88,7 @@ class ClientChannel:
 
     def send(self, name: str, kind: str, content: Mapping[str, Any]) -> str:
         """Send a request on channel `name` and return its message id."""
-        message = self.session.send(self._sockets[name], kind, dict(content))
+        message: Any = self.session.send(self._sockets[name], kind, dict(content))
         # Sending may have used up the file descriptor's edge.
         self._loop.call_soon(self._drain, name)
         identity: str = message["header"]["msg_id"]

@@ -62,6 +62,7 @@ class Folder:
         # A last line without its newline, which more text may continue: kind, text, arrival.
         self._open: dict[int, tuple[str, str, float]] = {}
         self._active = set(self._queues)
+        self._given = dict.fromkeys(self._queues, 0)
         self._hold = hold
 
     def text(self, client: int, kind: str, text: str, now: float) -> None:
@@ -105,6 +106,8 @@ class Folder:
         pieces: list[Piece] = []
         while (group := self._next(now)) is not None:
             items = [self._queues[client].popleft() for client in group]
+            for client in group:
+                self._given[client] += 1
             pieces.append(Piece(tuple(group), items[0].kind, items[0].text, items[0].content))
         return pieces
 
@@ -129,7 +132,8 @@ class Folder:
         # A line that another client says further on waits until that one has come to it, so that they meet.
         later = self._said_later()
         settled = [clients for clients in ripe if self._queues[clients[0]][0].key not in later]
-        return min(settled or ripe, key=lambda clients: self._queues[clients[0]][0].at)
+        # In turn, and by client: which of them came some milliseconds earlier means nothing.
+        return min(settled or ripe, key=lambda clients: (self._given[clients[0]], clients[0]))
 
     def _ripe(self, clients: list[int], now: float) -> bool:
         return not self._active or all(now - self._queues[client][0].at >= self._hold for client in clients)

@@ -98,12 +98,17 @@ class Presenter:
             return
         label = self._label(piece.clients)
         data = content.get("data", {})
+        if label and piece.kind == "execute_result" and set(data) == {"text/plain"}:
+            # A value that is text stands beside its label, or below it where it has several lines.
+            text = data["text/plain"]
+            self._write("stdout", label + ("\n" if "\n" in text else "") + text + "\n")
+            return
         transient = dict(content.get("transient") or {})
         if "display_id" in transient:
             transient["display_id"] = f"{self._cluster}-{piece.clients[0]}-{transient['display_id']}"
         update = piece.kind == "update_display_data"
         if label and not update:
-            self._write("stdout", label.rstrip() + ("\n" if self._in_ipython() else " "))
+            self._write("stdout", label.rstrip() + "\n")
         self._write_out()
         metadata = {**content.get("metadata", {}), "dtensor": {"clients": list(piece.clients)}}
         if self._in_ipython():

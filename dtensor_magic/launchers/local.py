@@ -45,7 +45,7 @@ class LocalAgent:
                         str(self.owner.pid),
                         repr(self.owner.started),
                     ],
-                    stdin=theirs,
+                    stdin=theirs.fileno(),
                     stdout=output,
                     stderr=output,
                     # Not the notebook's folder: a user's random.py there must not shadow Python's.
