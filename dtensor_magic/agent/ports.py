@@ -68,6 +68,10 @@ def _bound(port: int) -> socket.socket:
 def _bind(family: int, address: str, port: int) -> socket.socket:
     held = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if port:
+            # A user's own port may be in TIME_WAIT since the last start, which is no use by anyone. One that the
+            # system chooses is not shared in this way, so that the reservation keeps everybody off it.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         held.bind((address, port))

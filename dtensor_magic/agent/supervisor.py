@@ -53,6 +53,7 @@ class Supervisor:
         self._template: TemplateLink | None = None
         self._owner_peer: Peer | None = None
         self._count = 0
+        self._umask = os.umask(0o077)
         self._done = asyncio.Event()
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "agent.info": self._info,
@@ -160,7 +161,7 @@ class Supervisor:
         return dict(await template.ready()) if wait else {}
 
     def _template_for(self, env: Mapping[str, str], path: list[str]) -> TemplateLink:
-        wanted = TemplateLink(env, path, self.folder / "template.log")
+        wanted = TemplateLink(env, path, self.folder / "template.log", self._umask)
         if self._template is not None and self._template.key == wanted.key:
             return self._template
         if self._template is not None:

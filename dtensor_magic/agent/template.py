@@ -45,6 +45,7 @@ KERNEL_MODULES = (
     "tornado.platform.asyncio",
     "zmq.eventloop.zmqstream",
     "dtensor_magic.client.app",
+    "dtensor_magic.client.streams",
 )
 TENSORFLOW_MODULES = ("tensorflow", "tensorflow.experimental.dtensor", "tensorflow.dtensor.python.api")
 

@@ -36,9 +36,12 @@ class TemplateLink:
         Their ``sys.path``.
     log : Path
         Where the template's own output goes.
+    umask : int
+        The owner's; what clients create is the user's own affair.
     """
 
-    def __init__(self, env: Mapping[str, str], path: list[str], log: Path) -> None:
+    def __init__(self, env: Mapping[str, str], path: list[str], log: Path, umask: int) -> None:
+        self._umask = umask
         self.key = import_environment(env)
         self._env = {name: value for name, value in env.items() if name not in _NOT_OURS}
         for name in _SINGLE_THREAD:
@@ -65,6 +68,7 @@ class TemplateLink:
                 env=self._env,
                 cwd=self._log.parent,
                 pass_fds=[theirs.fileno()],
+                umask=self._umask,
             )
         theirs.close()
         self._greeting = asyncio.ensure_future(self._greet(ours))

@@ -12,7 +12,7 @@ from typing import Any
 
 import IPython.core.history
 from ipykernel.kernelapp import IPKernelApp
-from traitlets import Type
+from traitlets import DottedObjectName, Type
 
 from ..agent.protocol import call
 from ..agent.status import StatusWriter
@@ -31,6 +31,10 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         DTensorKernel, klass="ipykernel.kernelbase.Kernel", help="The kernel that runs the client's cells."
     ).tag(config=True)
 
+    outstream_class = DottedObjectName(
+        "dtensor_magic.client.streams.ClientStream", help="The class of the client's output streams."
+    ).tag(config=True)
+
     orders: ClientContext | None = None
     status: StatusWriter | None = None
     ready: Initialised | None = None
@@ -40,6 +44,8 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         # A client's cells are the notebook's; a database of them per client would only cost time.
         IPython.core.history.HistoryManager.enabled = False
         super().initialize(argv)
+        # traitlets has the logger make every debug record, for a handler that drops them: four per cell.
+        self.log.setLevel(logging.WARNING)
         signal.signal(signal.SIGTERM, _leave)
         self.kernel.status = self.status
         if self.orders is not None and self.ready is not None and self.status is not None:

@@ -16,6 +16,9 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
 
     status = Instance(StatusWriter, allow_none=True)
 
+    #: ipykernel sleeps after each cell in case its output lags behind the reply; our driver waits for both.
+    _execute_sleep = 0.0
+
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
         if self.status is None or silent:

@@ -148,8 +148,8 @@ def _outcome(client: int, content: Mapping[str, Any]) -> Outcome:
 
 def same_error(outcomes: Iterable[Outcome], first: Outcome) -> list[int]:
     """Return the clients whose error is that of `first`: the same class and text."""
-    return [
+    return sorted(
         outcome.client
         for outcome in outcomes
         if outcome.kind == "error" and (outcome.ename, outcome.evalue) == (first.ename, first.evalue)
-    ]
+    )

@@ -120,8 +120,7 @@ class Folder:
         if not groups:
             return None
         if self._hold == 0:
-            first = min(groups.values(), key=lambda clients: self._queues[clients[0]][0].at)
-            return first[:1]
+            return [min((items[0].at, client) for client, items in self._queues.items() if items)[1]]
         awaited = {client for client, items in self._queues.items() if items or client in self._active}
         for clients in groups.values():
             if len(clients) == len(awaited):

@@ -35,6 +35,7 @@ class LocalAgent:
         ours, theirs = socket.socketpair()
         log = self.folder / "agent.log"
         try:
+            log.touch(mode=0o600)
             with log.open("wb") as output:
                 self.process = subprocess.Popen(
                     [

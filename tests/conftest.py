@@ -1,0 +1,67 @@
+"""What all tests share: a private runtime folder, notebooks on real kernels, and a look for what is left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+# TensorFlow's greeting is no test's subject.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+VARIABLES = ("DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_JOB_NAME", "DTENSOR_NUM_CLIENTS")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep records and sockets of the tests apart from the user's."""
+    base = tmp_path_factory.mktemp("home")
+    changed = {
+        "JUPYTER_RUNTIME_DIR": str(base / "runtime"),
+        "IPYTHONDIR": str(base / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(base / "config"),
+    }
+    before = {name: os.environ.get(name) for name in (*changed, *VARIABLES)}
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(changed)
+    yield base
+    from dtensor_magic.cluster import registry
+    from dtensor_magic.launchers.local import stop_agent
+
+    for cluster in registry.all():
+        cluster.shutdown()
+    stop_agent()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def wait_for(condition: Callable[[], object], timeout: float = 10.0, what: str = "") -> None:
+    """Wait until `condition` holds; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout} s: {what or condition}")
+        time.sleep(0.02)
+
+
+def our_processes(owner: int | None = None) -> list[psutil.Process]:
+    """Return the agents, templates and clients below `owner` (this process, if not given)."""
+    return psutil.Process(owner).children(recursive=True)
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether none of `pids` runs (a zombie does not)."""
+    return not any(
+        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids
+    )
