@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from .clients import ClientGroup
-from .cluster import CellResult, Cluster, Progress, registry
-from .errors import AgentError, ClientsInterruptedError, ClusterStateError, SpecError
+from .cluster import CellResult, Cluster, Progress, check_name_free, registry
+from .errors import AgentError, ClientsInterruptedError, ClusterStateError
 from .execution.cell import CellRun
 from .execution.watch import CellWatch, follow_with_timeout
 from .launchers.local import local_agent
 from .loop import driver
 from .plan import ClusterPlan
-from .records import find_record, free_name, name_taken
+from .records import free_name
 from .spec import ClusterSpec
 from .state import ClusterState
 
@@ -42,12 +42,9 @@ class BackgroundCluster(Cluster):
     def launch(
         cls, spec: ClusterSpec, plan: ClusterPlan, environ: Mapping[str, str], progress: Progress | None
     ) -> BackgroundCluster:
-        """Start the clients, or return the cluster that the same request started before."""
-        running = registry.get(spec.name) if spec.name else _same_request(spec)
-        if isinstance(running, BackgroundCluster) and running.alive and running.spec == spec:
-            return running
-        if spec.name and (running is not None or find_record(spec.name) is not None):
-            raise SpecError(name_taken(spec.name))
+        """Start the clients."""
+        if spec.name:
+            check_name_free(spec.name)
         cluster = cls(spec.name or free_name(), spec, plan, environ)
         cluster._start(progress)
         return cluster
@@ -70,9 +67,8 @@ class BackgroundCluster(Cluster):
                     _report(group, progress)
             future.result()
         except BaseException:
-            if not future.done():
-                future.cancel()
-                driver().call(group.close(grace=0))
+            future.cancel()
+            driver().call(group.settled())
             raise
         self._group = group
         agent.when_closed(self.name, self._closed_elsewhere)
@@ -207,10 +203,6 @@ class BackgroundCluster(Cluster):
         group, self._group = self._group, None
         if group is not None:
             driver().call(group.close())
-
-
-def _same_request(spec: ClusterSpec) -> Cluster | None:
-    return next((cluster for cluster in registry.all() if cluster.spec == spec), None)
 
 
 def _report(group: ClientGroup, progress: Progress) -> None:

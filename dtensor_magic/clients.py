@@ -74,6 +74,7 @@ class ClientGroup:
         self._died = asyncio.Event()
         self._folder = Path()
         self._opened = False
+        self._starting: asyncio.Task[None] | None = None
 
     # --- start
 
@@ -85,6 +86,7 @@ class ClientGroup:
         StartError
             With the first failing client's own error, or naming those that were not ready in time.
         """
+        self._starting = asyncio.current_task()
         for attempt in range(1, _BIND_TRIES + 1):
             try:
                 await asyncio.wait_for(self._start_once(), self.plan.options.timeout)
@@ -102,6 +104,11 @@ class ClientGroup:
             else:
                 return
 
+    async def settled(self) -> None:
+        """Return when a start that was cancelled has cleared up after itself."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+
     async def _start_once(self) -> None:
         self._died = asyncio.Event()
         self.exits.clear()
@@ -112,6 +119,7 @@ class ClientGroup:
             "device_type": plan.device_type,
             "meshes": [{"name": "mesh", "dims": dict(mesh.dims), "device_type": plan.device_type}] if mesh else [],
         }
+        self._opened = True
         self._folder = Path(
             await self.agent.request(
                 "clusters.open",
@@ -122,7 +130,6 @@ class ClientGroup:
                 path=python_path(),
             )
         )
-        self._opened = True
         ports = await self._reserve_ports()
         jobs = plan.jobs or tuple(f"localhost:{port}" for port in ports)
         await self.agent.request("clusters.update", name=self.name, facts={"jobs": jobs})

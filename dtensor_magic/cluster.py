@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import ClusterStateError, SpecError
+from .records import find_record, name_taken
 from .spec import ClusterSpec
 from .state import ClusterState, client_ranges
 
@@ -258,12 +259,22 @@ class Registry:
         clusters = self.all()
         return clusters[-1] if clusters else None
 
+    def same_request(self, spec: ClusterSpec) -> Cluster | None:
+        """Return the cluster that `spec` started, if it is still there."""
+        return next((cluster for cluster in self.all() if cluster.spec == spec and cluster.alive), None)
+
     def get(self, name: str) -> Cluster | None:
         """Return the cluster `name`."""
         return self._clusters.get(name)
 
 
 registry = Registry()
+
+
+def check_name_free(name: str) -> None:
+    """Raise a `SpecError`, if a cluster of this process or this user has `name`."""
+    if registry.get(name) is not None or find_record(name) is not None:
+        raise SpecError(name_taken(name))
 
 
 def start_cluster(spec: ClusterSpec, environ: Mapping[str, str], progress: Progress | None = None) -> Cluster:
@@ -277,6 +288,10 @@ def start_cluster(spec: ClusterSpec, environ: Mapping[str, str], progress: Progr
     from .background import BackgroundCluster
     from .notebook import NotebookCluster
 
+    running = registry.same_request(spec)
+    if running is not None:
+        registry.add(running)
+        return running
     plan = spec.plan(environ)
     kind = BackgroundCluster if plan.mode == "clients" else NotebookCluster
     cluster: Cluster = kind.launch(spec, plan, environ, progress)

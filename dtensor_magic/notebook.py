@@ -14,10 +14,10 @@ import psutil
 
 from .client.initialise import Initialised, initialise
 from .client.rendezvous import await_peers
-from .cluster import CellResult, Cluster, Progress, registry
+from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .errors import ContextLiveError, SpecError, StartError
 from .plan import ClusterPlan
-from .records import find_record, free_name, name_taken
+from .records import free_name
 from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
 
@@ -38,19 +38,17 @@ class NotebookCluster(Cluster):
     def launch(
         cls, spec: ClusterSpec, plan: ClusterPlan, environ: Mapping[str, str], progress: Progress | None
     ) -> NotebookCluster:
-        """Initialise DTensor here; the same request again is no error."""
+        """Initialise DTensor here."""
         running = next((cluster for cluster in registry.all() if isinstance(cluster, NotebookCluster)), None)
         if running is not None and running.alive and _is_initialised():
-            if running.spec == spec:
-                return running
             if running.plan.multi_client:
                 raise ContextLiveError(
                     "this kernel is a client of a multi-client system already, which TensorFlow cannot shut down; "
                     "restart the kernel for another, or use background clients (--background or -n)."
                 )
             running.shutdown()
-        if spec.name and (registry.get(spec.name) is not None or find_record(spec.name) is not None):
-            raise SpecError(name_taken(spec.name))
+        if spec.name:
+            check_name_free(spec.name)
         _make_room(spec)
         client = spec.client_id or 0
         told = replace(plan.client(client, plan.jobs), client_id=client)

@@ -17,7 +17,7 @@ from .meshes import MeshSpec
 from .plan import ClientOptions, ClusterPlan, Mode
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+_JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_CLIENTS = 1024
 
@@ -175,7 +175,7 @@ class ClusterSpec:
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise SpecError(f"name: {self.name!r} may hold letters, digits, '.', '_' and '-', 64 at most.")
         if self.job_name is not None and not _JOB_NAME.fullmatch(self.job_name):
-            raise SpecError(f"job name: {self.job_name!r} may hold letters, digits and '_' only.")
+            raise SpecError(f"job name: {self.job_name!r} must be a letter, then letters, digits or '_'.")
         if self.start_method not in ("fork", "exec"):
             raise SpecError(f"start method: {self.start_method!r} is not one; it is fork or exec.")
         if self.start_method == "fork" and not sys.platform.startswith("linux") and mode == "clients":

@@ -62,6 +62,4 @@ def our_processes(owner: int | None = None) -> list[psutil.Process]:
 
 def gone(pids: list[int]) -> bool:
     """Whether none of `pids` runs (a zombie does not)."""
-    return not any(
-        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids
-    )
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)

@@ -42,7 +42,9 @@ class Outputs:
         self.raw = cell.get("outputs", [])
 
     def stream(self, name: str = "stdout") -> str:
-        return "".join(output["text"] for output in self.raw if output["output_type"] == "stream" and output["name"] == name)
+        return "".join(
+            output["text"] for output in self.raw if output["output_type"] == "stream" and output["name"] == name
+        )
 
     @property
     def error(self) -> Any:
@@ -50,13 +52,17 @@ class Outputs:
 
     @property
     def shown(self) -> list[dict[str, Any]]:
-        return [output["data"] for output in self.raw if output["output_type"] in ("display_data", "execute_result")]
+        return [
+            output["data"] for output in self.raw if output["output_type"] in ("display_data", "execute_result")
+        ]
 
     def __repr__(self) -> str:
         return repr(self.raw)
 
 
-def run_notebook(cells: list[str], *, allow_errors: bool = False, timeout: int = 120, **kernel: Any) -> list[Outputs]:
+def run_notebook(
+    cells: list[str], *, allow_errors: bool = False, timeout: int = 120, **kernel: Any
+) -> list[Outputs]:
     """Run `cells` one after another in a fresh kernel."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = NotebookClient(notebook, timeout=timeout, allow_errors=allow_errors, kernel_manager_class=Manager)

@@ -324,7 +324,8 @@ def test_isolated_clients_have_a_network_of_their_own(capsys):
     except StartError as error:
         pytest.skip(f"no network namespace here: {error}")
     with cluster:
-        cluster.run("import os\nprint(os.readlink('/proc/self/ns/net') != '%s')" % os.readlink("/proc/self/ns/net"))
+        ours = os.readlink("/proc/self/ns/net")
+        cluster.run(f"import os\nprint(os.readlink('/proc/self/ns/net') != '{ours}')")
         assert said(capsys) == "[0-1] True\n"
         cluster.run(SUM.replace("8", "2"))
         assert said(capsys) == "[0-1] 6\n"
@@ -345,9 +346,8 @@ def test_a_clients_death_names_client_signal_and_cell():
 
 
 def test_exit_codes_are_told():
-    with Cluster.start("CPU", clients=2) as cluster:
-        with pytest.raises(ClientDiedError, match="exited with code 7"):
-            cluster.run("import os\nif client_id == 0: os._exit(7)")
+    with Cluster.start("CPU", clients=2) as cluster, pytest.raises(ClientDiedError, match="exited with code 7"):
+        cluster.run("import os\nif client_id == 0: os._exit(7)")
 
 
 def test_shutdown_leaves_nothing_and_is_no_error_twice():
@@ -398,7 +398,7 @@ def test_twenty_starts_and_stops_leave_no_process_socket_or_file():
     descriptors = psutil.Process().num_fds()
     agent = psutil.Process(local_agent().process.pid)
     agents = agent.num_fds()
-    for round_ in range(20):
+    for _ in range(20):
         with Cluster.start("CPU", clients=2) as cluster:
             cluster.run("1", output="none")
     wait_for(lambda: {process.pid for process in our_processes()} == processes, what="processes are left")

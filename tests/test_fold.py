@@ -95,7 +95,12 @@ def test_each_folds_nothing_and_waits_for_nobody():
 
 
 words = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["stdout", "stderr"]), st.text("ab \t\r\n", max_size=6), st.floats(0, 0.2)),
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["stdout", "stderr"]),
+        st.text("ab \t\r\n", max_size=6),
+        st.floats(0, 0.2),
+    ),
     max_size=30,
 )
 

@@ -212,11 +212,14 @@ class Supervisor:
     async def _close(self, name: str, grace: float = STOP_GRACE, by: str = "") -> None:
         """End a cluster: its processes, its folder, its record. `by` tells the owner who else asked."""
         cluster = self._cluster(name)
+        # First of all, so that a client whose fork is under way finds its cluster gone.
+        del self._clusters[name]
         await self._processes.stop(list(cluster.clients.values()), grace)
+        for key in cluster.clients.values():
+            self._processes.forget(key)
         if cluster.namespace is not None:
             os.kill(cluster.namespace, signal.SIGKILL)
         cluster.remove()
-        self._clusters.pop(name, None)
         if by and self._owner_peer is not None:
             self._owner_peer.notify("cluster.closed", name=name, by=by)
 
@@ -258,6 +261,10 @@ class Supervisor:
         )
         self._processes.add_child(key, pid)
         if hosted is not None and client is not None:
+            if self._clusters.get(hosted.record.name) is not hosted:
+                # Closed while the template forked.
+                await self._processes.stop([key], grace=0)
+                raise AgentError(f"cluster {hosted.record.name} was closed while its clients started")
             hosted.add_client(client, key)
         return pid
 

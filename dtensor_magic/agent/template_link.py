@@ -176,6 +176,7 @@ _AFTER_IMPORT = frozenset(
         "TF_NUM_INTEROP_THREADS",
         "TF_NUM_INTRAOP_THREADS",
         "TPU_ML_PLATFORM",
+        "TPU_ML_PLATFORM_VERSION",
         *_SINGLE_THREAD,
     }
 )

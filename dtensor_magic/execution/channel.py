@@ -7,6 +7,7 @@ forty messages, so what each one costs here is what a cell costs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -118,10 +119,8 @@ class ClientChannel:
                 self._heard[identity] = heard
                 answer = self._answers[identity] = self._loop.create_future()
                 answer.add_done_callback(lambda _: answered.set())
-                waits = [asyncio.ensure_future(event.wait()) for event in (heard, answered)]
-                await asyncio.wait(waits, timeout=_ASK_AGAIN)
-                for wait in waits:
-                    wait.cancel()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(_both(heard, answered), _ASK_AGAIN)
         finally:
             for identity in asked:
                 self._heard.pop(identity, None)
@@ -133,6 +132,11 @@ class ClientChannel:
             self._loop.remove_reader(socket.FD)
             socket.close()
         self._sockets.clear()
+
+
+async def _both(one: asyncio.Event, other: asyncio.Event) -> None:
+    await one.wait()
+    await other.wait()
 
 
 def _address(info: Mapping[str, Any], port: int) -> str:
