@@ -14,6 +14,7 @@ from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .errors import AgentError, ClientsInterruptedError, ClusterStateError
 from .execution.cell import CellRun
 from .execution.watch import CellWatch, follow_with_timeout
+from .jobs import check_ports_free
 from .launchers.local import local_agent
 from .loop import driver
 from .plan import ClusterPlan
@@ -45,6 +46,7 @@ class BackgroundCluster(Cluster):
         """Start the clients."""
         if spec.name:
             check_name_free(spec.name)
+        check_ports_free(plan.jobs)
         cluster = cls(spec.name or free_name(), spec, plan, environ)
         cluster._start(progress)
         return cluster
@@ -169,15 +171,9 @@ class BackgroundCluster(Cluster):
             mesh=self.spec.mesh if mesh is None else mesh,
             background=self.spec.background or clients == 1,
         )
-        was_alive = self._group is not None
-        if not was_alive:
+        if self._group is None:
             self._members()
-        if self.spec.jobs and clients is None:
-            # The ports to check are those that our own clients hold now.
-            plan = replace(spec, jobs=None).plan(self._environ)
-            plan = replace(plan, jobs=self.plan.jobs)
-        else:
-            plan = spec.plan(self._environ)
+        plan = spec.plan(self._environ)
         self._end()
         self.spec, self.plan = spec, plan
         try:

@@ -15,7 +15,7 @@ from .execution.channel import ClientChannel
 from .execution.fold import Piece
 from .execution.present import Presenter
 from .jobs import split_address
-from .launchers.local import LocalAgent, python_path
+from .launchers.local import LocalAgent, client_environment, python_path
 from .managers import ClientManager
 from .plan import ClusterPlan
 from .state import ClusterState, Phase, client_ranges, describe_exit
@@ -64,7 +64,7 @@ class ClientGroup:
         self.plan = plan
         self.exits: dict[int, str] = {}
         self.on_death: Callable[[int], None] = lambda _: None
-        self._environ = dict(environ)
+        self._environ = client_environment(environ)
         self._start_method = start_method
         self._isolate = isolate
         self._managers: dict[int, ClientManager] = {}

@@ -16,6 +16,7 @@ from .client.initialise import Initialised, initialise
 from .client.rendezvous import await_peers
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .errors import ContextLiveError, SpecError, StartError
+from .jobs import check_ports_free
 from .plan import ClusterPlan
 from .records import free_name
 from .spec import ClusterSpec
@@ -49,6 +50,8 @@ class NotebookCluster(Cluster):
             running.shutdown()
         if spec.name:
             check_name_free(spec.name)
+        if plan.jobs:
+            check_ports_free((plan.jobs[spec.client_id or 0],))
         _make_room(spec)
         client = spec.client_id or 0
         told = replace(plan.client(client, plan.jobs), client_id=client)

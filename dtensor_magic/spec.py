@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from . import devices
 from .errors import SpecError
-from .jobs import check_ports_free, is_local_host, parse_jobs, split_address
+from .jobs import is_local_host, parse_jobs, split_address
 from .meshes import MeshSpec
 from .plan import ClientOptions, ClusterPlan, Mode
 
@@ -243,7 +243,6 @@ class ClusterSpec:
                         f"jobs: {job} is not on this host; background clients run here. "
                         "For a client of a larger job use --here."
                     )
-            check_ports_free(jobs)
         elif mode == "here":
             own = jobs[self.client_id or 0]
             place = split_address(own)
@@ -252,7 +251,6 @@ class ClusterSpec:
                     f"jobs: {own} is client {self.client_id or 0}'s address but not this host's; "
                     f"give the --client-id (0 to {clients - 1}) whose address is here."
                 )
-            check_ports_free((own,))
 
     def _warnings(self, device_type: str, mode: Mode, environ: Mapping[str, str]) -> tuple[str, ...]:
         warnings = []

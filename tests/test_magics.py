@@ -282,8 +282,8 @@ def test_a_notebook_kernel_as_one_client_of_several():
             assert text == "2 0\n"
             assert peer.stdout is not None
             assert peer.stdout.readline() == "2\n"
-            reply, _ = execute(client, "%dtensor_init CPU")
-            assert reply["status"] == "ok"
+            reply, _ = execute(client, "%dtensor_init CPU --mesh x=2")
+            assert reply["status"] == "ok", reply
             reply, _ = execute(client, "%dtensor_init CPU --mesh y=2")
             assert "restart the kernel" in reply["evalue"]
         finally:

@@ -92,14 +92,14 @@ def test_port_in_use_is_named():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=f"port {port} of localhost:{port} is already in use"):
-            ClusterSpec(clients=2, jobs=f"localhost:{port},localhost:15002").plan({})
+            Cluster.start("CPU", clients=2, jobs=f"localhost:{port},localhost:15002")
 
 
 def test_own_port_of_a_notebook_client_in_use_is_named():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=f"port {port} "):
-            ClusterSpec(here=True, jobs=f"localhost:15002,localhost:{port}", client_id=1).plan({})
+            Cluster.start("CPU", here=True, jobs=f"localhost:15002,localhost:{port}", client_id=1)
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,9 @@ def test_an_interrupt_during_the_start_leaves_nothing(clean):
 
 
 def test_a_port_that_is_taken_between_check_and_use_is_named(clean, monkeypatch):
-    from dtensor_magic import spec
+    from dtensor_magic import background
 
-    monkeypatch.setattr(spec, "check_ports_free", lambda jobs: None)
+    monkeypatch.setattr(background, "check_ports_free", lambda jobs: None)
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AgentError, match=f"port {port} cannot be used"):

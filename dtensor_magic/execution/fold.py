@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Seconds that a line waits for the other clients to say the same.
-HOLD = 0.15
+HOLD = 0.3
 
 
 @dataclass(frozen=True)

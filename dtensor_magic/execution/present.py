@@ -101,7 +101,7 @@ class Presenter:
         if label and piece.kind == "execute_result" and set(data) == {"text/plain"}:
             # A value that is text stands beside its label, or below it where it has several lines.
             text = data["text/plain"]
-            self._write("stdout", label + ("\n" if "\n" in text else "") + text + "\n")
+            self._write("stdout", (label.rstrip() + "\n" if "\n" in text else label) + text + "\n")
             return
         transient = dict(content.get("transient") or {})
         if "display_id" in transient:
