@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
-import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 from .clients import ClientGroup
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
-from .errors import AgentError, ClientsInterruptedError, ClusterStateError
+from .errors import AgentError, CellTimeoutError, ClientsInterruptedError, ClusterStateError
 from .execution.cell import CellRun
-from .execution.watch import CellWatch, follow_with_timeout
+from .execution.detective import Detective
+from .execution.ladder import Ladder
+from .execution.watch import CellWatch
 from .jobs import check_ports_free
+from .keeping import KeepReport, restore, save
 from .launchers.local import local_agent
 from .loop import driver
 from .plan import ClusterPlan
 from .records import free_name
 from .spec import ClusterSpec
+from .stacks import stack_text
 from .state import ClusterState
 
 #: Seconds between two looks at the clients while they come up.
 _PROGRESS_INTERVAL = 0.1
-
-#: Seconds that interrupted clients get to end their cell.
-_INTERRUPT_GRACE = 5.0
 
 
 class BackgroundCluster(Cluster):
@@ -38,6 +40,7 @@ class BackgroundCluster(Cluster):
         self._group: ClientGroup | None = None
         self._busy = threading.Lock()
         self._ended_by = ""
+        self._ladder: Ladder | None = None
 
     @classmethod
     def launch(
@@ -87,6 +90,11 @@ class BackgroundCluster(Cluster):
         """Whether the clients' agent holds the cluster."""
         return self._group is not None and self._group.agent.alive
 
+    @property
+    def closed_reason(self) -> str:
+        """Why collectives cannot run any more; empty while they can."""
+        return self._group.closed_reason if self._group is not None else ""
+
     def _members(self) -> ClientGroup:
         if self._group is None:
             by = f" by {self._ended_by}" if self._ended_by else ""
@@ -109,6 +117,7 @@ class BackgroundCluster(Cluster):
         on: Iterable[int] | None = None,
         timeout: float | None = None,
         output: str = "fold",
+        setup: bool = False,
     ) -> CellResult:
         """Run a cell on the clients; see :meth:`Cluster.run`."""
         group = self._members()
@@ -117,51 +126,85 @@ class BackgroundCluster(Cluster):
         if not self._busy.acquire(blocking=False):
             raise ClusterStateError(f"{self.name} is busy with another cell; wait for it, or interrupt it.")
         try:
-            driver().loop.call_soon_threadsafe(group.send, run)
             watch = CellWatch(run, self.name, output, labelled=self.plan.clients > 1)
+            self._ladder = Ladder(group, run)
+            follower = driver().submit(self._attend(group, run))
             try:
-                if timeout is None:
-                    watch.follow()
-                else:
-                    follow_with_timeout(watch, timeout, self._interrupt, self.name)
-            except KeyboardInterrupt:
-                self._interrupted(watch)
+                self._follow(watch, self._ladder, timeout)
             finally:
-                driver().loop.call_soon_threadsafe(group.forget, run)
+                follower.cancel()
+                self._ladder = None
         finally:
             self._busy.release()
         error = watch.error(lambda client: self.logs(client, 2000))
         if error is not None:
+            if group.closed_reason:
+                error.hint = closed_hint(group.closed_reason)
             raise error
+        if setup and code not in self.setup_cells:
+            self.setup_cells.append(code)
         return CellResult(run.clients, time.monotonic() - run.started, watch.results)
 
-    def _interrupted(self, watch: CellWatch) -> None:
-        """Interrupt the clients that still run the cell, wait a while, and say what came of each."""
-        running = watch.run.running
-        self._interrupt(running)
+    async def _attend(self, group: ClientGroup, run: CellRun) -> None:
+        """Send the cell, and watch over it while it runs."""
+        group.send(run)
         try:
-            watch.follow(time.monotonic() + _INTERRUPT_GRACE)
+            await Detective(group, run, self.clients, self.fail_grace).watch()
+        finally:
+            group.forget(run)
+
+    def _follow(self, watch: CellWatch, ladder: Ladder, timeout: float | None) -> None:
+        deadline = None if timeout is None else watch.run.started + timeout
+        try:
+            if watch.follow(deadline):
+                return
         except KeyboardInterrupt:
-            # The user will not wait: what is not over by now is told so below.
-            pass
+            raise ClientsInterruptedError(self.name, self._climb(watch, ladder)) from None
+        late = watch.run.running
+        self._climb(watch, ladder)
+        raise CellTimeoutError(self.name, late, timeout or 0.0)
+
+    def _climb(self, watch: CellWatch, ladder: Ladder) -> dict[int, str]:
+        """Climb the interrupt ladder, showing what clients still say; return what came of each."""
+        climbing = driver().submit(ladder.climb())
+        while True:
+            try:
+                while not (watch.run.over or climbing.done()):
+                    watch.follow(time.monotonic() + 0.1)
+                outcomes = climbing.result()
+                break
+            except KeyboardInterrupt:
+                # The user will not wait: straight to the last step.
+                driver().loop.call_soon_threadsafe(ladder.hurry)
         watch.drop_pending()
-        outcomes = {client: "had finished" for client in watch.run.clients if client not in running}
-        for client in running:
-            outcome = watch.run.outcomes.get(client)
-            words = {"ok": "finished", "error": "interrupted", "aborted": "interrupted", "died": "died"}
-            outcomes[client] = words[outcome.kind] if outcome else "still running; %dtensor_restart ends it"
-        raise ClientsInterruptedError(self.name, outcomes) from None
+        return outcomes
 
-    def _interrupt(self, clients: list[int]) -> None:
-        driver().call(self._members().signal(clients, signal.SIGINT))
+    def interrupt(self) -> dict[int, str]:
+        """Interrupt the cell that runs; return what came of each client, in words."""
+        ladder = self._ladder
+        if ladder is None:
+            return dict.fromkeys(self.clients, "was idle")
+        return driver().call(ladder.climb())
 
-    def interrupt(self) -> None:
-        """Send an interrupt to all clients."""
-        self._interrupt(list(self.clients))
+    def stacks(self) -> dict[int, str]:
+        """Return where each client stands, as text by client; see :meth:`Cluster.stacks`."""
+        group = self._members()
+
+        async def all_of_them() -> dict[int, str]:
+            texts = await asyncio.gather(*(stack_text(group, client) for client in self.clients))
+            return dict(zip(self.clients, texts, strict=True))
+
+        return driver().call(all_of_them())
 
     def restart(
-        self, *, clients: int | None = None, mesh: str | None = None, progress: Progress | None = None
-    ) -> None:
+        self,
+        *,
+        clients: int | None = None,
+        mesh: str | None = None,
+        keep: Sequence[str] | None = None,
+        replay: bool = False,
+        progress: Progress | None = None,
+    ) -> KeepReport | None:
         """Replace the clients; see :meth:`Cluster.restart`."""
         spec = replace(
             self.spec,
@@ -171,16 +214,32 @@ class BackgroundCluster(Cluster):
             mesh=self.spec.mesh if mesh is None else mesh,
             background=self.spec.background or clients == 1,
         )
-        if self._group is None:
-            self._members()
+        group = self._members()
         plan = spec.plan(self._environ)
-        self._end()
-        self.spec, self.plan = spec, plan
+        if not self._busy.acquire(blocking=False):
+            raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
         try:
-            self._start(progress)
-        except BaseException:
-            registry.remove(self)
-            raise
+            saved = None
+            if keep is not None:
+                folder = group.agent.folder / f"kept-{uuid4().hex[:8]}"
+                saved = driver().call(save(group, folder, None if list(keep) == ["all"] else keep))
+            self._end()
+            self.spec, self.plan = spec, plan
+            try:
+                self._start(progress)
+            except BaseException:
+                registry.remove(self)
+                raise
+        finally:
+            self._busy.release()
+        try:
+            if replay or saved is not None:
+                for cell in self.setup_cells:
+                    self.run(cell, output="none")
+            return driver().call(restore(self._members(), saved)) if saved is not None else None
+        finally:
+            if saved is not None:
+                saved.clear()
 
     def logs(self, client: int, size: int = 4000) -> str:
         """Return the end of a client's log."""
@@ -199,6 +258,14 @@ class BackgroundCluster(Cluster):
         group, self._group = self._group, None
         if group is not None:
             driver().call(group.close())
+
+
+def closed_hint(reason: str) -> str:
+    """Say what to do when collectives are closed."""
+    return (
+        f"The mesh's collectives are closed ({reason}); %dtensor_restart --keep all brings up new clients "
+        "with these variables."
+    )
 
 
 def _report(group: ClientGroup, progress: Progress) -> None:

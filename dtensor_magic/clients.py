@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from .agent.environment import client_environment
 from .client.context import VARIABLE, ClientContext
 from .errors import AgentError, StartError
 from .execution.cell import CellRun
@@ -15,13 +16,16 @@ from .execution.channel import ClientChannel
 from .execution.fold import Piece
 from .execution.present import Presenter
 from .jobs import split_address
-from .launchers.local import LocalAgent, client_environment, python_path
+from .launchers.local import LocalAgent, python_path
 from .managers import ClientManager
 from .plan import ClusterPlan
 from .state import ClusterState, Phase, client_ranges, describe_exit
 
 #: Seconds that clients get to leave by themselves at a shutdown.
 LEAVE_GRACE = 2.0
+
+#: Seconds for an answer of a client's control thread, which needs the interpreter's lock now and then.
+REPORT_TIMEOUT = 1.5
 
 #: How TensorFlow says that a port was taken between its reservation's end and its use.
 _BIND_FAILURE = "Could not start gRPC server"
@@ -75,6 +79,8 @@ class ClientGroup:
         self._folder = Path()
         self._opened = False
         self._starting: asyncio.Task[None] | None = None
+        #: Why collectives cannot run any more; empty while they can.
+        self.closed_reason = ""
 
     # --- start
 
@@ -112,6 +118,7 @@ class ClientGroup:
     async def _start_once(self) -> None:
         self._died = asyncio.Event()
         self.exits.clear()
+        self.closed_reason = ""
         plan = self.plan
         mesh = plan.mesh
         facts = {
@@ -208,6 +215,7 @@ class ClientGroup:
         if self._start_method == "exec" and self.agent.alive:
             await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
         self.exits[client] = describe_exit(code)
+        self.closed_reason = self.closed_reason or f"client {client} {self.exits[client]}"
         self._died.set()
         for run, member in list(self._runs.values()):
             if member == client:
@@ -302,9 +310,34 @@ class ClientGroup:
             if client not in self.exits:
                 await self._managers[client].signal_kernel(signum)
 
-    async def ask(self, client: int, kind: str, content: Mapping[str, Any], timeout: float) -> Mapping[str, Any]:
-        """Ask a client something on its control channel, which answers while a cell runs."""
-        return await asyncio.wait_for(self._channels[client].ask("control", kind, content), timeout)
+    async def ask(
+        self, client: int, kind: str, content: Mapping[str, Any], timeout: float, *, channel: str = "control"
+    ) -> Mapping[str, Any] | None:
+        """Ask a client something; None if it does not answer in time, or is gone.
+
+        The control channel is answered while a cell runs, the shell channel after it.
+        """
+        if client in self.exits or client not in self._channels:
+            return None
+        try:
+            return await asyncio.wait_for(self._channels[client].ask(channel, kind, content), timeout)
+        except asyncio.TimeoutError:
+            return None
+
+    async def report(self, client: int) -> Mapping[str, Any] | None:
+        """Ask where the client's main thread stands; None where it does not answer."""
+        return await self.ask(client, "dtensor_report_request", {}, REPORT_TIMEOUT)
+
+    async def abort(self, client: int, reason: str) -> bool:
+        """Abort the client's collectives, which closes the mesh for good."""
+        self.closed_reason = self.closed_reason or reason
+        answer = await self.ask(client, "dtensor_abort_request", {"reason": reason}, REPORT_TIMEOUT)
+        return answer is not None and bool(answer["aborted"])
+
+    async def native_stacks(self, client: int) -> str:
+        """Have the client's process write all its threads' stacks by a signal, which needs no Python."""
+        text: str = await self.agent.request("clients.stacks", name=self.name, client=client)
+        return text
 
     # --- end
 

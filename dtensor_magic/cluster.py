@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from .state import ClusterState, client_ranges
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .keeping import KeepReport
     from .plan import ClusterPlan
 
 #: How a cell's output is shown: alike lines once, every client's, the first client's alone, or none.
@@ -67,6 +68,8 @@ class Cluster(ABC):
         self.name = name
         self.spec = spec
         self.plan = plan
+        #: The cells that a restart runs again, in order (``%%dtensor --setup``).
+        self.setup_cells: list[str] = []
 
     @staticmethod
     def start(
@@ -102,6 +105,14 @@ class Cluster(ABC):
             raise SpecError(f"Cluster.start: {str(error).partition('() ')[2] or error}") from None
         return start_cluster(spec, environ, progress)
 
+    #: Seconds that peers of a failed client may go on before those that wait for it are released.
+    fail_grace: float = 1.0
+
+    @property
+    def closed_reason(self) -> str:
+        """Why collectives cannot run any more; empty while they can."""
+        return ""
+
     @property
     def clients(self) -> tuple[int, ...]:
         """The ids of the clients that take cells."""
@@ -129,6 +140,7 @@ class Cluster(ABC):
         on: Iterable[int] | None = None,
         timeout: float | None = None,
         output: str = "fold",
+        setup: bool = False,
     ) -> CellResult:
         """Run a cell on all clients, or those named, and show what they put out.
 
@@ -141,6 +153,8 @@ class Cluster(ABC):
             Seconds, after which clients that have not finished are interrupted. No limit by default.
         output : str
             ``fold``, ``each``, ``first`` or ``none``.
+        setup : bool
+            Note the cell, if it ends well, as one that a restart runs again.
 
         Raises
         ------
@@ -153,14 +167,30 @@ class Cluster(ABC):
         """
 
     @abstractmethod
-    def interrupt(self) -> None:
-        """Interrupt what runs."""
+    def interrupt(self) -> dict[int, str]:
+        """Interrupt the cell that runs: interrupt, then abort its collectives, then kill, within some 3 seconds.
+
+        Returns
+        -------
+        dict of int to str
+            What came of each client, in words.
+        """
+
+    @abstractmethod
+    def stacks(self) -> dict[int, str]:
+        """Return where each client's main thread stands, as text by client."""
 
     @abstractmethod
     def restart(
-        self, *, clients: int | None = None, mesh: str | None = None, progress: Progress | None = None
-    ) -> None:
-        """Replace all clients by new ones; variables are lost.
+        self,
+        *,
+        clients: int | None = None,
+        mesh: str | None = None,
+        keep: Sequence[str] | None = None,
+        replay: bool = False,
+        progress: Progress | None = None,
+    ) -> KeepReport | None:
+        """Replace all clients by new ones.
 
         Parameters
         ----------
@@ -168,6 +198,16 @@ class Cluster(ABC):
             Another client count.
         mesh : str, optional
             Another mesh.
+        keep : sequence of str, optional
+            Names of variables to bring over, or ``["all"]``; by default all are lost. DTensors keep their layout,
+            or are laid out anew over another mesh.
+        replay : bool
+            Run the set-up cells again; with `keep` they are in any case, before the variables come back.
+
+        Returns
+        -------
+        KeepReport or None
+            With `keep`: what was kept, and what was lost and why.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
 
-_CELL_OPTIONS = ["--name", "--on", "--output", "--timeout"]
+_CELL_OPTIONS = ["--name", "--on", "--output", "--setup", "--timeout"]
 
 
 def _names() -> list[str]:
@@ -25,6 +25,7 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
     "--output": lambda: list(OUTPUT_MODES),
     "--start-method": lambda: ["fork", "exec"],
     "--parallel-executor": lambda: ["pw"],
+    "--keep": lambda: ["all"],
     "--name": _names,
     "--on": _client_ids,
 }

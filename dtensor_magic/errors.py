@@ -85,7 +85,7 @@ class CellError(DTensorMagicError):
     remote_traceback : list of str
         The remote traceback, as the client's IPython rendered it.
     others : dict of int to str
-        What came of the clients that raised something else, by client.
+        What came of the clients that failed otherwise, by client.
     """
 
     def __init__(
@@ -103,13 +103,16 @@ class CellError(DTensorMagicError):
         self.evalue = evalue
         self.remote_traceback = list(remote_traceback)
         self.others = dict(others or {})
+        #: What the user should do next, where the mesh cannot be used any more.
+        self.hint = ""
         noun = "client" if len(self.clients) == 1 else "clients"
         super().__init__(f"{noun} {client_ranges(self.clients)} of {cluster}: {ename}: {evalue}")
 
     def _render_traceback_(self) -> list[str]:
         noun = "client" if len(self.clients) == 1 else "clients"
         head = f"\x1b[1;31m{noun} {client_ranges(self.clients)} of {self.cluster} raised:\x1b[0m"
-        tail = [f"[{client}] {text}" for client, text in sorted(self.others.items())]
+        tail = [describe_outcomes(self.others)] if self.others else []
+        tail += [self.hint] if self.hint else []
         body = [line for part in self.remote_traceback for line in part.split("\n")]
         return [head, *body, *tail]
 
@@ -132,13 +135,13 @@ class ClientDiedError(DTensorMagicError):
         self.exit_text = exit_text
         self.log_tail = log_tail
         place = f" {where}" if where else ""
-        super().__init__(
-            f"client {client} of {cluster} {exit_text}{place}. "
-            "Its variables are gone; %dtensor_restart brings up new clients."
-        )
+        super().__init__(f"client {client} of {cluster} {exit_text}{place}. Its own shards and values are gone.")
+        #: What the user should do next.
+        self.hint = ""
 
     def _render_traceback_(self) -> list[str]:
         lines = super()._render_traceback_()
+        lines += [self.hint] if self.hint else []
         if self.log_tail:
             lines += ["", f"The end of client {self.client}'s log:", *self.log_tail.rstrip().splitlines()]
         return lines
@@ -187,6 +190,7 @@ def describe_outcomes(outcomes: dict[int, str]) -> str:
         by_text.setdefault(text, []).append(client)
     parts = []
     for text, clients in by_text.items():
-        noun = "client" if len(clients) == 1 else "clients"
-        parts.append(f"{noun} {client_ranges(clients)} {text}")
+        several = len(clients) > 1
+        words = "were " + text.removeprefix("was ") if several and text.startswith("was ") else text
+        parts.append(f"client{'s' * several} {client_ranges(clients)} {words}")
     return "; ".join(parts)

@@ -15,9 +15,10 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
-from .errors import DTensorMagicError, SpecError
-from .parsing import parse_clients, parse_env, split_cell_options
+from .errors import DTensorMagicError, SpecError, describe_outcomes
+from .parsing import parse_clients, parse_env, parse_names, split_cell_options
 from .spec import ClusterSpec
+from .state import client_ranges
 from .views.progress import StartProgress
 
 NO_CLUSTER = "no cluster runs; start one with %dtensor_init, for instance %dtensor_init CPU -n 4."
@@ -45,6 +46,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     start_timeout = Float(60.0, help="Seconds that clients may take to come up.").tag(config=True)
     output = Enum(list(OUTPUT_MODES), "fold", help="How %%dtensor shows the clients' output.").tag(config=True)
     cell_timeout = Float(0.0, help="Seconds that a cell may run; 0 for no limit.").tag(config=True)
+    fail_grace = Float(
+        1.0, help="Seconds after a client's failure before peers that wait for it in a collective are released."
+    ).tag(config=True)
+    auto_rebuild = Bool(
+        False, help="When a cell leaves the collectives closed, restart the clients with all variables at once."
+    ).tag(config=True)
 
     @observe("prewarm")
     def _prewarm_changed(self, change: dict[str, Any]) -> None:
@@ -136,19 +143,36 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @magic_arguments()
     @argument("-n", "--clients", help="another client count")
     @argument("--mesh", metavar="batch=4,model=2", help="another mesh")
+    @argument(
+        "--keep", metavar="NAMES|all", help="variables to bring over: w,b or all; DTensors with their layouts"
+    )
+    @argument("--replay", action="store_true", help="run the cells marked --setup again; --keep does too")
     @name_argument()
     @line_magic
     def dtensor_restart(self, line: str) -> Cluster:
-        """Replace the clients by new ones, with the same options but for those given here; variables are lost."""
+        """Replace the clients by new ones, with the same options but for those given here.
+
+        Variables are lost, but for those that --keep names. DTensors come back with the same bits and layouts, or
+        laid out over another mesh; what cannot be kept is told with the reason.
+        """
         options = self._parse(self.dtensor_restart, line)
         cluster = self._cluster(options.name)
         count = _whole(options.clients, "clients", "a client count; it is 1 or more")
 
+        keep = parse_names(options.keep) if options.keep is not None else None
+        return self._restart(cluster, clients=count, mesh=options.mesh, keep=keep, replay=options.replay)
+
+    def _restart(self, cluster: Cluster, **options: Any) -> Cluster:
+        reports = []
+
         def restart(progress: StartProgress) -> Cluster:
-            cluster.restart(clients=count, mesh=options.mesh, progress=progress.update)
+            reports.append(cluster.restart(progress=progress.update, **options))
             return cluster
 
-        return self._with_progress(restart, restarted=True)
+        self._with_progress(restart, restarted=True)
+        if reports[0] is not None:
+            print(reports[0])
+        return cluster
 
     @magic_arguments()
     @name_argument()
@@ -175,7 +199,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
         ::
 
-          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--name NAME]
+          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--setup] [--name NAME]
           %dtensor [the same options] CODE
 
         optional arguments:
@@ -183,9 +207,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
           --timeout S       interrupt the clients that run longer than S seconds
           --output MODE     fold: what clients say alike once, with their ids (the default); each: line by
                             line as it comes; first: the first client's alone; none: errors only
+          --setup           a restart with --keep or --replay runs this cell again
           --name NAME       the cluster's name; without it the one that was started last
         """
-        options, rest = split_cell_options(line, ("--on", "--timeout", "--output", "--name"), "%%dtensor")
+        options, rest = split_cell_options(
+            line, ("--on", "--timeout", "--output", "--name"), ("--setup",), "%%dtensor"
+        )
         if cell is None:
             code = rest
         elif rest:
@@ -193,12 +220,44 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         else:
             code = cell
         cluster = self._cluster(options.get("--name"))
-        cluster.run(
-            code,
-            on=parse_clients(options["--on"]) if "--on" in options else None,
-            timeout=_seconds(options.get("--timeout")) or self.cell_timeout or None,
-            output=options.get("--output", self.output),
-        )
+        cluster.fail_grace = self.fail_grace
+        try:
+            cluster.run(
+                code,
+                on=parse_clients(options["--on"]) if "--on" in options else None,
+                timeout=_seconds(options.get("--timeout")) or self.cell_timeout or None,
+                output=options.get("--output", self.output),
+                setup="--setup" in options,
+            )
+        except DTensorMagicError:
+            if self.auto_rebuild and cluster.closed_reason:
+                print(f"dtensor_magic: rebuilding {cluster.name}: {cluster.closed_reason}.")
+                self._restart(cluster, keep=["all"])
+            raise
+
+    @magic_arguments()
+    @name_argument()
+    @line_magic
+    def dtensor_interrupt(self, line: str) -> None:
+        """Interrupt the cell that runs on the clients, also one that hangs in a collective.
+
+        First an interrupt, then its collectives are aborted, then the client is killed, within some 3 seconds.
+        """
+        options = self._parse(self.dtensor_interrupt, line)
+        cluster = self._cluster(options.name)
+        print(f"{cluster.name}: {describe_outcomes(cluster.interrupt())}")
+
+    @magic_arguments()
+    @name_argument()
+    @line_magic
+    def dtensor_stacks(self, line: str) -> None:
+        """Show where each client stands: the cell's frames first, with their source lines."""
+        options = self._parse(self.dtensor_stacks, line)
+        by_text: dict[str, list[int]] = {}
+        for client, text in self._cluster(options.name).stacks().items():
+            by_text.setdefault(text, []).append(client)
+        for text, clients in by_text.items():
+            print(f"[{client_ranges(clients)}] {text}")
 
     # --- what is there
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -21,6 +21,9 @@ from .plan import ClusterPlan
 from .records import free_name
 from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
+
+if TYPE_CHECKING:
+    from .keeping import KeepReport
 
 
 class NotebookCluster(Cluster):
@@ -127,6 +130,7 @@ class NotebookCluster(Cluster):
         on: Iterable[int] | None = None,
         timeout: float | None = None,
         output: str = "fold",
+        setup: bool = False,
     ) -> CellResult:
         """Run a cell in the notebook's own namespace; see :meth:`Cluster.run`.
 
@@ -144,22 +148,32 @@ class NotebookCluster(Cluster):
         start = time.monotonic()
         with _quiet() if output == "none" else contextlib.nullcontext():
             result = _run_here(code)
+        if setup and code not in self.setup_cells:
+            self.setup_cells.append(code)
         return CellResult(clients, time.monotonic() - start, result)
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> dict[int, str]:
         """Refuse: what runs here is the notebook's own cell, which the stop button interrupts."""
         raise SpecError("the client is the notebook kernel itself; its stop button interrupts the cell.")
+
+    def stacks(self) -> dict[int, str]:
+        """Refuse: whoever asks here runs here."""
+        raise SpecError("the client is the notebook kernel itself, whose stack is this cell's.")
 
     def restart(
         self,
         *,
         clients: int | None = None,
         mesh: str | None = None,
+        keep: Sequence[str] | None = None,
+        replay: bool = False,
         progress: Progress | None = None,  # noqa: ARG002 - it takes no time
-    ) -> None:
+    ) -> KeepReport | None:
         """Shut the local system down and initialise it again; see :meth:`Cluster.restart`."""
         if clients is not None and clients > 1:
             raise SpecError(f"this client is the notebook kernel itself; %dtensor_init -n {clients} starts more.")
+        if keep is not None:
+            raise SpecError("--keep needs background clients (--background or -n): this kernel is not replaced.")
         spec = replace(self.spec, mesh=self.spec.mesh if mesh is None else mesh)
         plan = spec.plan(self._environ)
         if self.plan.multi_client:
@@ -170,6 +184,9 @@ class NotebookCluster(Cluster):
         self._created = time.time()
         registry.add(self)
         self.push_names()
+        for cell in self.setup_cells if replay else ():
+            self.run(cell)
+        return None
 
     def logs(self, client: int, size: int = 4000) -> str:  # noqa: ARG002
         """Return where the output went: this kernel's own."""

@@ -34,6 +34,21 @@ def parse_clients(text: str) -> tuple[int, ...]:
     return tuple(sorted(clients))
 
 
+def parse_names(text: str) -> list[str]:
+    """Read variable names: ``w,b``, or ``all``.
+
+    Raises
+    ------
+    SpecError
+        For what is no name.
+    """
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name.isidentifier():
+            raise SpecError(f"keep: {name!r} is not a name; write for instance w,b, or all.")
+    return names
+
+
 def parse_env(items: Iterable[str]) -> dict[str, str]:
     """Read ``NAME=VALUE`` items.
 
@@ -51,12 +66,22 @@ def parse_env(items: Iterable[str]) -> dict[str, str]:
     return env
 
 
-def split_cell_options(line: str, known: Sequence[str], magic: str) -> tuple[dict[str, str], str]:
+def split_cell_options(
+    line: str, known: Sequence[str], flags: Sequence[str], magic: str
+) -> tuple[dict[str, str], str]:
     """Split a line into the options at its front and the rest, which stays as it was written.
+
+    Parameters
+    ----------
+    known : sequence of str
+        Options that take a value.
+    flags : sequence of str
+        Options that take none.
 
     Returns
     -------
     options : dict of str to str
+        A flag's value is empty.
     rest : str
 
     Raises
@@ -68,9 +93,13 @@ def split_cell_options(line: str, known: Sequence[str], magic: str) -> tuple[dic
     rest = line.strip()
     while (match := _OPTION.match(rest)) is not None:
         option = match.group(1)
+        if option in flags:
+            options[option] = ""
+            rest = rest[match.end() :]
+            continue
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}."
+            near = difflib.get_close_matches(option, [*known, *flags], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join([*known, *flags])}."
             raise SpecError(f"{magic}: unknown option {option}; {hint}")
         value = _VALUE.match(rest, match.end())
         if value is None:

@@ -18,7 +18,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Integer, Unicode
 
 from .errors import AgentError
-from .launchers.local import LocalAgent, client_environment, local_agent, python_path
+from .launchers.local import LocalAgent, local_agent, python_path
 
 
 class ForkProvisioner(KernelProvisionerBase):
@@ -112,7 +112,7 @@ class ForkProvisioner(KernelProvisionerBase):
             key=key,
             module=module,
             args=arguments,
-            env=client_environment(kwargs.get("env") or os.environ),
+            env=dict(kwargs.get("env") or os.environ),
             cwd=self._cwd,
             path=python_path(),
             cluster=self.cluster,

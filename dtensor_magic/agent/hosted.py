@@ -50,6 +50,10 @@ class HostedCluster:
         """Where the client's own output (file descriptors 1 and 2) goes."""
         return self.folder / f"c{client}.log"
 
+    def stacks_path(self, client: int) -> Path:
+        """Where the client's faulthandler writes."""
+        return self.folder / f"c{client}.stacks"
+
     def log_tail(self, client: int, size: int) -> str:
         """Return the last `size` bytes of the client's log; all of it for a size below 0."""
         path = self.log_path(client)

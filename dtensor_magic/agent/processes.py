@@ -135,14 +135,14 @@ class ProcessTable:
                 strangers.append((pid, code))
         return strangers
 
-    def signal(self, key: str, signum: int) -> bool:
-        """Send a signal to a process and its group; return whether it was there to get it."""
+    def signal(self, key: str, signum: int, *, group: bool = True) -> bool:
+        """Send a signal to a process and its group, or to it alone; return whether it was there to get it."""
         process = self[key]
         if process.ended.is_set() or (not process.child and not process.identity.alive()):
             return False
         try:
             # Clients lead their own session, so the group holds what they started.
-            if os.getpgid(process.pid) == process.pid:
+            if group and os.getpgid(process.pid) == process.pid:
                 os.killpg(process.pid, signum)
             else:
                 os.kill(process.pid, signum)

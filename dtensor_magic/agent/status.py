@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,9 +45,20 @@ class StatusWriter:
             os.close(descriptor)
         self._sequence = _HEADER.unpack_from(self._map)[0] & ~1
         self._fields: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def update(self, phase: Phase | None = None, **fields: Any) -> None:
         """Write `fields`; what is not named stays. A phase also sets the time since when it holds."""
+        with self._lock:
+            self._write(phase, fields)
+
+    def refine(self, phase: Phase, line: int | None) -> None:
+        """While a cell runs, say more closely what it does; before and after, nothing."""
+        with self._lock:
+            if self._fields.get("phase") in (Phase.BUSY.value, Phase.WAITING.value):
+                self._write(None if self._fields["phase"] == phase.value else phase, {"line": line})
+
+    def _write(self, phase: Phase | None, fields: dict[str, Any]) -> None:
         if phase is not None:
             fields.update(phase=phase.value, since=time.time())
         self._fields.update(fields)

@@ -20,6 +20,7 @@ from .._version import __version__
 from ..errors import AgentError, SpecError
 from ..records import ClusterRecord, ProcessIdentity
 from ..state import to_json
+from .environment import client_environment
 from .hosted import HostedCluster
 from .linux import become_subreaper
 from .ports import PortReservations
@@ -65,6 +66,7 @@ class Supervisor:
             "clusters.state": self._state,
             "clusters.close": self._close,
             "clients.log": self._log,
+            "clients.stacks": self._stacks,
             "kernels.fork": self._fork,
             "kernels.adopt": self._adopt,
             "kernels.signal": self._signal,
@@ -161,7 +163,7 @@ class Supervisor:
         return dict(await template.ready()) if wait else {}
 
     def _template_for(self, env: Mapping[str, str], path: list[str]) -> TemplateLink:
-        wanted = TemplateLink(env, path, self.folder / "template.log", self._umask)
+        wanted = TemplateLink(client_environment(env), path, self.folder / "template.log", self._umask)
         if self._template is not None and self._template.key == wanted.key:
             return self._template
         if self._template is not None:
@@ -226,6 +228,26 @@ class Supervisor:
     async def _log(self, name: str, client: int, size: int) -> str:
         return self._cluster(name).log_tail(client, size)
 
+    async def _stacks(self, name: str, client: int) -> str:
+        """Have a client's faulthandler write its threads' stacks, and return them."""
+        cluster = self._cluster(name)
+        path = cluster.stacks_path(client)
+        before = path.stat().st_size if path.exists() else -1
+        if before < 0 or not self._processes.signal(cluster.clients[client], signal.SIGUSR2, group=False):
+            return ""
+        # Nothing says when it is done: wait until the file has grown and stopped growing.
+        size, still = before, 0
+        for _ in range(50):
+            await asyncio.sleep(0.02)
+            now = path.stat().st_size
+            still = still + 1 if now == size and now > before else 0
+            size = now
+            if still >= 2:
+                break
+        with path.open("rb") as file:
+            file.seek(before)
+            return file.read().decode("utf-8", "replace")
+
     # --- kernels
 
     async def _fork(
@@ -252,7 +274,7 @@ class Supervisor:
             {
                 "module": module,
                 "args": args,
-                "env": env,
+                "env": client_environment(env),
                 "cwd": cwd,
                 "path": path,
                 "log": str(log),

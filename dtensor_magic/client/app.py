@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import logging
 import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import IPython.core.history
@@ -22,6 +24,7 @@ from .initialise import Initialised, initialise
 from .kernel import DTensorKernel
 from .rendezvous import await_leader
 from .threads import limit_threads
+from .waiting import release_lock_while_waiting
 
 
 class ClientApp(IPKernelApp):  # type: ignore[misc]
@@ -79,6 +82,7 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         status.update(Phase.INITIALISING)
         try:
             limit_threads(orders.spec.threads)
+            release_lock_while_waiting()
             return initialise(orders.spec, before_call=lambda: _before_call(orders))
         except BaseException as error:
             status.update(Phase.FAILED, error=traceback.format_exc(), reason=_reason(error))
@@ -109,6 +113,12 @@ def _before_call(orders: ClientContext) -> None:
     await_leader(orders.spec.jobs, orders.spec.client_id, orders.spec.options.timeout)
 
 
+def _write_stacks_on_signal(path: Path) -> None:
+    """Have SIGUSR2 write all threads' stacks to `path`, even where the interpreter is stuck in native code."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(signal.SIGUSR2, file=descriptor, all_threads=True)
+
+
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
@@ -130,6 +140,7 @@ def main() -> None:
         if orders is not None:
             app.orders = orders
             app.status = StatusWriter(orders.status)
+            _write_stacks_on_signal(Path(orders.status).with_suffix(".stacks"))
             app.status.update(Phase.STARTING, pid=os.getpid())
         app.initialize(sys.argv[1:])
         app.start()

@@ -1,7 +1,11 @@
-"""The client's kernel: ipykernel's, with a status page, and without what a client does not need."""
+"""The client's kernel: ipykernel's, with a status page, and an ear for its driver while a cell runs."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -9,24 +13,88 @@ from traitlets import Instance
 
 from ..agent.status import StatusWriter
 from ..state import Phase
+from . import stacks
+from .keeping import restore, salvage
+from .streams import ClientStream
+
+#: TensorFlow's code for CANCELLED.
+_CANCELLED = 1
 
 
 class DTensorKernel(IPythonKernel):  # type: ignore[misc]
-    """A kernel that keeps its client's status page current."""
+    """A kernel that keeps its client's status page current, and answers its driver.
+
+    On the control channel, which a thread of its own serves while the main one may be stuck:
+    ``dtensor_report_request`` is answered with where the main thread stands (see `stacks.report`);
+    ``dtensor_abort_request`` aborts this client's collectives, which closes them for good.
+
+    On the shell channel: ``dtensor_salvage_request`` and ``dtensor_restore_request`` (see `keeping`).
+    """
 
     status = Instance(StatusWriter, allow_none=True)
 
     #: ipykernel sleeps after each cell in case its output lags behind the reply; our driver waits for both.
     _execute_sleep = 0.0
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control_handlers["dtensor_report_request"] = self._on_report
+        self.control_handlers["dtensor_abort_request"] = self._on_abort
+        self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
+        self.shell_handlers["dtensor_restore_request"] = self._on_restore
+
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
         if self.status is None or silent:
             return await super().do_execute(code, silent, *args, **kwargs)
+        self._divert(on=False)
         count = self.shell.execution_count
         text = code.lstrip().partition("\n")[0][:200]
-        self.status.update(Phase.BUSY, cell=f"In[{count}]", text=text)
+        self.status.update(Phase.BUSY, cell=f"In[{count}]", text=text, line=None)
         try:
             return await super().do_execute(code, silent, *args, **kwargs)
         finally:
-            self.status.update(Phase.READY)
+            self.status.update(Phase.READY, line=None)
+
+    @staticmethod
+    def _divert(*, on: bool) -> None:
+        if isinstance(sys.stderr, ClientStream):
+            sys.stderr.divert = on
+
+    async def _on_report(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        found = await asyncio.get_running_loop().run_in_executor(None, stacks.report)
+        if self.status is not None:
+            self.status.refine(Phase.WAITING if found["waiting"] else Phase.BUSY, found["line"])
+        self.session.send(stream, "dtensor_report_reply", found, parent=parent, ident=ident)
+
+    async def _on_abort(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        from tensorflow.python.eager import context
+
+        current = context.context_safe()
+        aborted = current is not None and current._initialized  # noqa: SLF001 - there is no public question
+        if aborted:
+            # TensorFlow's account of our own abort is no news: to the log with it.
+            self._divert(on=True)
+            current.abort_collective_ops(_CANCELLED, parent["content"]["reason"])
+        self.session.send(stream, "dtensor_abort_reply", {"aborted": bool(aborted)}, parent=parent, ident=ident)
+
+    async def _on_salvage(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        self._answer("dtensor_salvage_reply", stream, ident, parent, lambda asked: salvage(self.shell, **asked))
+
+    async def _on_restore(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        self._answer("dtensor_restore_reply", stream, ident, parent, lambda asked: restore(self.shell, **asked))
+
+    def _answer(
+        self,
+        kind: str,
+        stream: Any,
+        ident: Any,
+        parent: Mapping[str, Any],
+        work: Callable[[Mapping[str, Any]], dict[str, Any]],
+    ) -> None:
+        try:
+            content = {"status": "ok", **work(parent["content"])}
+        except Exception as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
+            traceback.print_exc(file=sys.__stderr__)
+            content = {"status": "error", "text": f"{type(error).__name__}: {error}"}
+        self.session.send(stream, kind, content, parent=parent, ident=ident)

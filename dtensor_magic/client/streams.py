@@ -25,6 +25,9 @@ class ClientStream(OutStream):  # type: ignore[misc]
     wait for the output thread, which costs a cell more than everything else here.
     """
 
+    #: While set, what native code writes to the file descriptor goes to the log alone.
+    divert = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pipe_lock = threading.Lock()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -51,15 +54,29 @@ class ClientStream(OutStream):  # type: ignore[misc]
                 if not _waiting(self._fid):
                     return
                 text = os.read(self._fid, _CHUNK)
-                self.write(self._decoder.decode(text))
+                if not self.divert:
+                    self.write(self._decoder.decode(text))
                 os.write(self._original_stdstream_copy, text)
 
     def flush(self) -> None:
         """Send what was written; return when it is on its way."""
         if self._should_watch and threading.current_thread() is not self.watch_fd_thread:
             self._drain()
-        if self._has_text():
-            super().flush()
+        if not self._has_text():
+            return
+        if threading.current_thread() is self.pub_thread.thread:
+            self._flush()
+            return
+        sent = threading.Event()
+
+        def send() -> None:
+            self._flush()
+            sent.set()
+
+        # One wake-up of the output thread instead of ipykernel's two.
+        self.pub_thread.schedule(send)
+        if not sent.wait(self.flush_timeout):
+            print("a flush of the output timed out", file=sys.__stderr__)
 
     def _has_text(self) -> bool:
         with self._buffer_lock:

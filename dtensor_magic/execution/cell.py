@@ -30,6 +30,18 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """Something that the driver has to say while a cell runs.
+
+    Attributes
+    ----------
+    text : str
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What came of a cell on one client.
 
@@ -54,6 +66,13 @@ class Outcome:
     traceback: tuple[str, ...] = ()
     text: str = ""
 
+    def what(self) -> str:
+        """Say in one line what came of the client."""
+        if self.kind == "error":
+            reason = self.evalue.strip().partition("\n")[0]
+            return f"raised {self.ename}{': ' * bool(reason)}{reason}"
+        return self.text or self.kind
+
 
 @dataclass
 class CellRun:
@@ -64,18 +83,21 @@ class CellRun:
     code : str
     clients : tuple of int
         Those that it was sent to.
-    events : queue of Output, Outcome or None
+    events : queue of Output, Outcome, Notice or None
         In the order of arrival; None when the cell is over on all clients.
     outcomes : dict of int to Outcome
     started : float
         On the monotonic clock.
+    released : set of int
+        Clients whose collectives were aborted because a peer failed.
     """
 
     code: str
     clients: tuple[int, ...]
-    events: queue.SimpleQueue[Output | Outcome | None] = field(default_factory=queue.SimpleQueue)
+    events: queue.SimpleQueue[Output | Outcome | Notice | None] = field(default_factory=queue.SimpleQueue)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    released: set[int] = field(default_factory=set)
     _replies: dict[int, Outcome] = field(default_factory=dict)
     _idle: set[int] = field(default_factory=set)
 
@@ -123,7 +145,11 @@ class CellRun:
 
     def first_failure(self) -> Outcome | None:
         """Return the failure that came first; a death before an error, an error before an abort."""
-        failures = [outcome for outcome in self.outcomes.values() if outcome.kind != "ok"]
+        failures = [
+            outcome
+            for outcome in self.outcomes.values()
+            if outcome.kind != "ok" and outcome.client not in self.released
+        ]
         order = {"died": 0, "error": 1, "aborted": 2}
         return min(failures, key=lambda outcome: (order[outcome.kind], outcome.at), default=None)
 

@@ -45,6 +45,12 @@ class Presenter:
                 self._rich(piece, piece.content)
         self._write_out()
 
+    def notice(self, text: str) -> None:
+        """Say something of our own, on the error stream."""
+        self._end_line()
+        self._write("stderr", f"dtensor_magic: {text}\n")
+        self._write_out()
+
     def finish(self) -> None:
         """End a line that was left open, so that what comes next starts its own."""
         if self._labelled:

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CellError, CellTimeoutError, ClientDiedError
-from .cell import CellRun, Outcome, Output, same_error
+from ..errors import CellError, ClientDiedError
+from .cell import CellRun, Notice, Outcome, Output, same_error
 from .fold import HOLD, Folder
 from .present import Presenter
 
-#: Seconds that clients get to end a cell after they were interrupted for its time-out.
-_TIMEOUT_GRACE = 5.0
+_RELEASED = "was released from a collective"
 
 
 class CellWatch:
@@ -62,7 +61,7 @@ class CellWatch:
                 self._presenter.finish()
                 return True
 
-    def _take_all(self, event: Output | Outcome | None) -> bool:
+    def _take_all(self, event: Output | Outcome | Notice | None) -> bool:
         while event is not None:
             self._take(event)
             try:
@@ -71,7 +70,10 @@ class CellWatch:
                 return False
         return True
 
-    def _take(self, event: Output | Outcome) -> None:
+    def _take(self, event: Output | Outcome | Notice) -> None:
+        if isinstance(event, Notice):
+            self._presenter.notice(event.text)
+            return
         client = event.client
         if isinstance(event, Outcome):
             if client in self._shown:
@@ -112,33 +114,8 @@ class CellWatch:
             )
         alike = same_error(self.run.outcomes.values(), first)
         others = {
-            outcome.client: _brief(outcome)
+            outcome.client: _RELEASED if outcome.client in self.run.released else outcome.what()
             for outcome in self.run.outcomes.values()
             if outcome.kind != "ok" and outcome.client not in alike
         }
         return CellError(self._cluster, alike or [first.client], first.ename, first.evalue, first.traceback, others)
-
-
-def _brief(outcome: Outcome) -> str:
-    if outcome.kind == "error":
-        return f"raised {outcome.ename}: {outcome.evalue.strip().partition(chr(10))[0]}"
-    return outcome.text or outcome.kind
-
-
-def follow_with_timeout(
-    watch: CellWatch, timeout: float, interrupt: Callable[[list[int]], None], cluster: str
-) -> None:
-    """Follow a cell for at most `timeout` seconds; then interrupt the clients that still run it.
-
-    Raises
-    ------
-    CellTimeoutError
-        Naming them.
-    """
-    if watch.follow(watch.run.started + timeout):
-        return
-    late = watch.run.running
-    interrupt(late)
-    if not watch.follow(time.monotonic() + _TIMEOUT_GRACE):
-        watch.drop_pending()
-    raise CellTimeoutError(cluster, late, timeout)

@@ -114,9 +114,7 @@ class LocalAgent:
 
     def warm(self) -> None:
         """Have the template import TensorFlow in the background."""
-        driver().submit(
-            self.request("agent.warm", env=client_environment(os.environ), path=python_path(), wait=False)
-        )
+        driver().submit(self.request("agent.warm", env=dict(os.environ), path=python_path(), wait=False))
 
     def _hang_up(self) -> None:
         if self._peer is not None:
@@ -140,15 +138,6 @@ def python_path() -> list[str]:
     path = [entry for entry in sys.path if entry]
     parent = str(Path(__file__).parents[2])
     return path if parent in path else [*path, parent]
-
-
-def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` as clients get it.
-
-    TensorFlow's C++ log begins at warnings, unless the user chose a level: DTensor writes two lines of level INFO
-    for each new function on each client, with a time stamp, into the middle of a cell's output.
-    """
-    return {"TF_CPP_MIN_LOG_LEVEL": "1", **environ}
 
 
 def _agent_environment() -> dict[str, str]:

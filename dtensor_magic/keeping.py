@@ -1,0 +1,147 @@
+"""Keep variables over a restart: the driver's side. What clients do is in `client.keeping`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .clients import ClientGroup
+from .state import client_ranges
+
+#: Seconds that saving and restoring may take on a client.
+TIMEOUT = 300.0
+
+_SALVAGE = "dtensor_salvage_request"
+_RESTORE = "dtensor_restore_request"
+
+
+@dataclass
+class Saved:
+    """What living clients wrote.
+
+    Attributes
+    ----------
+    folder : Path
+    names : dict of int to list of str
+        What each client saved, in order.
+    tensors : dict of int to dict
+        The keys of the DTensors that each of these names holds.
+    lost : dict of str to str
+        Why a name was not saved.
+    silent : dict of int to str
+        Clients that saved nothing, and why.
+    """
+
+    folder: Path
+    names: dict[int, list[str]] = field(default_factory=dict)
+    tensors: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass
+class KeepReport:
+    """What a restart kept.
+
+    Attributes
+    ----------
+    kept : list of str
+        Names that all new clients have.
+    lost : dict of str to str
+        Why a name is not kept, by name.
+    notes : list of str
+        What else there is to say: of clients that had died, for instance.
+    """
+
+    kept: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"kept: {', '.join(self.kept)}" if self.kept else "kept: nothing"]
+        lines += [f"lost: {name} ({reason})" for name, reason in self.lost.items()]
+        return "\n".join(lines + self.notes)
+
+
+async def save(group: ClientGroup, folder: Path, names: Sequence[str] | None) -> Saved:
+    """Have all living clients write the variables `names` (None: all of the user's own) into `folder`."""
+    folder.mkdir(mode=0o700)  # noqa: ASYNC240 - it takes microseconds
+    saved = Saved(folder)
+    members = range(group.plan.clients)
+    answers = await asyncio.gather(*(_save_one(group, folder, client, names) for client in members))
+    for client, answer in zip(members, answers, strict=True):
+        if "text" in answer:
+            saved.silent[client] = answer["text"]
+            continue
+        saved.names[client] = answer["kept"]
+        saved.tensors[client] = answer["tensors"]
+        for name, reason in answer["lost"].items():
+            saved.lost.setdefault(name, reason)
+    return saved
+
+
+async def _save_one(
+    group: ClientGroup, folder: Path, client: int, names: Sequence[str] | None
+) -> Mapping[str, Any]:
+    content = {"folder": str(folder), "client": client, "names": names}
+    if client in group.exits:
+        return {"text": group.exits[client]}
+    # A client whose process dies meanwhile will not answer: do not wait for it.
+    asking = asyncio.ensure_future(group.ask(client, _SALVAGE, content, TIMEOUT, channel="shell"))
+    while not asking.done():
+        await asyncio.wait([asking], timeout=0.2)
+        if client in group.exits:
+            asking.cancel()
+            return {"text": group.exits[client]}
+    return asking.result() or {"text": "did not answer"}
+
+
+async def restore(group: ClientGroup, saved: Saved) -> KeepReport:
+    """Have all clients of a fresh cluster read what was saved."""
+    donors = sorted(saved.names)
+    report = KeepReport(lost=dict(saved.lost))
+    if not donors:
+        report.notes.append("no client lived to save anything.")
+        return report
+    members = range(group.plan.clients)
+    answers = await asyncio.gather(*(_restore_one(group, saved, client, donors) for client in members))
+    kept = [set(answer["kept"]) for answer in answers]
+    for answer in answers:
+        for name, reason in answer["lost"].items():
+            report.lost.setdefault(name, reason)
+    everywhere = set.intersection(*kept)
+    for name in set.union(*kept) - everywhere:
+        have = [client for client in members if name in kept[client]]
+        report.lost.setdefault(name, f"only on client {client_ranges(have)}")
+    order = saved.names[donors[0]]
+    report.kept = [name for name in order if name in everywhere and name not in report.lost]
+    for client, reason in saved.silent.items():
+        report.notes.append(
+            f"client {client} {reason.partition(chr(10))[0]}: its host values are those of client {donors[0]}, "
+            "its shards those of living replicas."
+        )
+    return report
+
+
+async def _restore_one(group: ClientGroup, saved: Saved, client: int, donors: Sequence[int]) -> Mapping[str, Any]:
+    donor = client if client in saved.names else donors[0]
+    content = {
+        "folder": str(saved.folder),
+        "donor": donor,
+        "clients": list(donors),
+        "names": saved.names[donor],
+        "tensors": saved.tensors[donor],
+    }
+    answer = await group.ask(client, _RESTORE, content, TIMEOUT, channel="shell")
+    if answer is None or "text" in answer:
+        reason = answer["text"] if answer else f"client {client} did not answer"
+        return {"kept": [], "lost": dict.fromkeys(saved.names[donor], reason)}
+    return answer
