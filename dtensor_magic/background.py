@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from uuid import uuid4
 
 from .clients import ClientGroup
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
-from .errors import AgentError, CellTimeoutError, ClientsInterruptedError, ClusterStateError
+from .errors import AgentError, CellTimeoutError, ClientsInterruptedError, ClusterStateError, SpecError
 from .execution.cell import CellRun
 from .execution.detective import Detective
-from .execution.ladder import Ladder
+from .execution.ladder import Ladder, interrupt_strangers
 from .execution.watch import CellWatch
 from .jobs import check_ports_free
 from .keeping import KeepReport, restore, save
-from .launchers.local import local_agent
+from .launchers.connection import AgentConnection, attach_to
+from .launchers.local import LocalAgent, current_agent, local_agent
 from .loop import driver
 from .plan import ClusterPlan
-from .records import free_name
+from .records import find_record, free_name, live_records
 from .spec import ClusterSpec
 from .stacks import stack_text
-from .state import ClusterState
+from .state import ClusterState, Phase
 
 #: Seconds between two looks at the clients while they come up.
 _PROGRESS_INTERVAL = 0.1
@@ -41,6 +43,7 @@ class BackgroundCluster(Cluster):
         self._busy = threading.Lock()
         self._ended_by = ""
         self._ladder: Ladder | None = None
+        self._agent: AgentConnection | None = None
 
     @classmethod
     def launch(
@@ -55,14 +58,16 @@ class BackgroundCluster(Cluster):
         return cluster
 
     def _start(self, progress: Progress | None) -> None:
-        agent = local_agent()
+        agent = self._agent or local_agent()
         group = ClientGroup(
             agent,
             self.name,
             self.plan,
             {**self._environ, **self.spec.env},
-            self.spec.start_method,
+            start_method=self.spec.start_method,
             isolate=self.spec.isolate,
+            lease=self.spec.lease * 60,
+            story={"spec": asdict(self.spec), "environ": self._environ, "setup_cells": self.setup_cells},
         )
         future = driver().submit(group.start())
         try:
@@ -75,8 +80,65 @@ class BackgroundCluster(Cluster):
             future.cancel()
             driver().call(group.settled())
             raise
-        self._group = group
+        self._own(agent, group)
+
+    def _own(self, agent: AgentConnection, group: ClientGroup) -> None:
+        self._agent, self._group = agent, group
         agent.when_closed(self.name, self._closed_elsewhere)
+        if self.spec.lease:
+            agent.leased.add(self.name)
+        else:
+            agent.leased.discard(self.name)
+
+    @classmethod
+    def attach(cls, name: str) -> BackgroundCluster:
+        """Take up the cluster `name` that a notebook left running.
+
+        Raises
+        ------
+        SpecError
+            If there is none, or its notebook still runs.
+        StartError
+            If its clients do not answer.
+        """
+        running = registry.get(name)
+        if isinstance(running, BackgroundCluster) and running.alive:
+            return running
+        record = find_record(name)
+        if record is None:
+            known = ", ".join(record.name for record in live_records())
+            raise SpecError(f"no cluster {name} runs; {f'there is {known}' if known else 'there is none'}.")
+        own = current_agent()
+        agent = own if own is not None and own.process.pid == record.agent.pid else attach_to(record.socket)
+        try:
+            description = driver().call(agent.request("clusters.attach", name=name, pid=os.getpid()))
+        except AgentError as error:
+            if agent is not own:
+                agent.hang_up()
+            raise SpecError(str(error)) from None
+        story = description["facts"]["story"]
+        spec = ClusterSpec(**story["spec"])
+        cluster = cls(name, spec, spec.plan(story["environ"]), story["environ"])
+        cluster.setup_cells = list(story["setup_cells"])
+        group = ClientGroup(agent, name, cluster.plan, {**story["environ"], **spec.env}, story=story)
+        driver().call(group.attach(description))
+        cluster._own(agent, group)
+        registry.add(cluster)
+        return cluster
+
+    def detach(self, lease: float) -> None:
+        """Leave the clients running without a notebook, for `lease` minutes; :meth:`attach` finds them."""
+        group = self._members()
+        if self.spec.start_method != "fork":
+            raise ClusterStateError(f"{self.name} was started by exec, and its clients end with this notebook.")
+        if not self._busy.acquire(blocking=False):
+            raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
+        self._busy.release()
+        driver().call(group.detach(lease * 60))
+        group.agent.leased.add(self.name)
+        self._group = None
+        self._ended_by = "%dtensor_detach"
+        registry.remove(self)
 
     def _closed_elsewhere(self, by: str) -> None:
         self._ended_by = by
@@ -143,6 +205,7 @@ class BackgroundCluster(Cluster):
             raise error
         if setup and code not in self.setup_cells:
             self.setup_cells.append(code)
+            driver().call(group.tell_story(setup_cells=self.setup_cells))
         return CellResult(run.clients, time.monotonic() - run.started, watch.results)
 
     async def _attend(self, group: ClientGroup, run: CellRun) -> None:
@@ -182,9 +245,14 @@ class BackgroundCluster(Cluster):
     def interrupt(self) -> dict[int, str]:
         """Interrupt the cell that runs; return what came of each client, in words."""
         ladder = self._ladder
-        if ladder is None:
-            return dict.fromkeys(self.clients, "was idle")
-        return driver().call(ladder.climb())
+        if ladder is not None:
+            return driver().call(ladder.climb())
+        group = self._members()
+        at_work = (Phase.BUSY, Phase.WAITING)
+        busy = [client.id for client in self.state(sample=False).clients if client.phase in at_work]
+        # Cells that another notebook sent, before we attached.
+        outcomes = driver().call(interrupt_strangers(group, busy))
+        return {client: outcomes.get(client, "was idle") for client in self.clients}
 
     def stacks(self) -> dict[int, str]:
         """Return where each client stands, as text by client; see :meth:`Cluster.stacks`."""
@@ -252,11 +320,16 @@ class BackgroundCluster(Cluster):
     def shutdown(self) -> None:
         """End the clients together; twice is no error."""
         self._end()
+        if self._agent is not None and not isinstance(self._agent, LocalAgent):
+            # The agent of another notebook, which we attached to: without a cluster and an owner it ends.
+            self._agent.hang_up()
+            self._agent = None
         registry.remove(self)
 
     def _end(self) -> None:
         group, self._group = self._group, None
         if group is not None:
+            group.agent.leased.discard(self.name)
             driver().call(group.close())
 
 

@@ -16,13 +16,17 @@ from .execution.channel import ClientChannel
 from .execution.fold import Piece
 from .execution.present import Presenter
 from .jobs import split_address
-from .launchers.local import LocalAgent, python_path
+from .launchers.connection import AgentConnection
+from .launchers.local import python_path
 from .managers import ClientManager
 from .plan import ClusterPlan
 from .state import ClusterState, Phase, client_ranges, describe_exit
 
 #: Seconds that clients get to leave by themselves at a shutdown.
 LEAVE_GRACE = 2.0
+
+#: Seconds for all clients to answer a notebook that attaches.
+ATTACH_TIMEOUT = 10.0
 
 #: Seconds for an answer of a client's control thread, which needs the interpreter's lock now and then.
 REPORT_TIMEOUT = 1.5
@@ -41,7 +45,7 @@ class ClientGroup:
 
     Parameters
     ----------
-    agent : LocalAgent
+    agent : AgentConnection
     name : str
         The cluster's name.
     plan : ClusterPlan
@@ -51,17 +55,23 @@ class ClientGroup:
         ``fork`` or ``exec``.
     isolate : bool
         Own network namespace.
+    lease : float
+        Seconds that the clients live on without us.
+    story : mapping
+        What a notebook that attaches later needs to know; the agent keeps it in memory.
     """
 
     def __init__(
         self,
-        agent: LocalAgent,
+        agent: AgentConnection,
         name: str,
         plan: ClusterPlan,
         environ: Mapping[str, str],
-        start_method: str,
         *,
-        isolate: bool,
+        start_method: str = "fork",
+        isolate: bool = False,
+        lease: float = 0.0,
+        story: Mapping[str, Any] | None = None,
     ) -> None:
         self.agent = agent
         self.name = name
@@ -71,6 +81,8 @@ class ClientGroup:
         self._environ = client_environment(environ)
         self._start_method = start_method
         self._isolate = isolate
+        self._lease = lease
+        self._story = dict(story or {})
         self._managers: dict[int, ClientManager] = {}
         self._channels: dict[int, ClientChannel] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
@@ -110,6 +122,57 @@ class ClientGroup:
             else:
                 return
 
+    async def attach(self, description: Mapping[str, Any]) -> None:
+        """Take up clients that another process started, as the agent describes them.
+
+        Raises
+        ------
+        StartError
+            If one does not answer.
+        """
+        self._folder = Path(description["folder"])
+        self._opened = True
+        for number, process in description["clients"].items():
+            client = int(number)
+            manager = ClientManager(self._folder, self.name, client, "fork", self.agent)
+            await manager.take_up(process["key"], process["pid"])
+            self._managers[client] = manager
+            self._connect(client, manager)
+        try:
+            # A client whose cell still runs answers on its control channel only.
+            await asyncio.wait_for(
+                asyncio.gather(*(channel.alive() for channel in self._channels.values())), ATTACH_TIMEOUT
+            )
+        except asyncio.TimeoutError:
+            self._let_go()
+            raise StartError(
+                f"the clients of {self.name} do not answer; dtensor-magic stop {self.name} ends them."
+            ) from None
+
+    async def detach(self, lease: float) -> None:
+        """Leave the clients running, for `lease` seconds."""
+        await self.agent.request("clusters.detach", name=self.name, lease=lease)
+        self.agent.forget(self.name)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for watch in self._watches.values():
+            watch.cancel()
+        for channel in self._channels.values():
+            channel.close()
+        for manager in self._managers.values():
+            # All but the files: they are the clients' still.
+            manager.context.destroy(linger=0)
+        self._watches.clear()
+        self._channels.clear()
+        self._managers.clear()
+        self._opened = False
+
+    async def tell_story(self, **story: Any) -> None:
+        """Have the agent keep more of what a later notebook needs."""
+        self._story.update(story)
+        await self.agent.request("clusters.update", name=self.name, facts={"story": self._story})
+
     async def settled(self) -> None:
         """Return when a start that was cancelled has cleared up after itself."""
         if self._starting is not None:
@@ -124,6 +187,7 @@ class ClientGroup:
         facts = {
             "mode": "multi-client" if plan.multi_client else "local",
             "device_type": plan.device_type,
+            "story": self._story,
             "meshes": [{"name": "mesh", "dims": dict(mesh.dims), "device_type": plan.device_type}] if mesh else [],
         }
         self._opened = True
@@ -132,6 +196,7 @@ class ClientGroup:
                 "clusters.open",
                 name=self.name,
                 facts=facts,
+                lease=self._lease,
                 isolate=self._isolate,
                 env=self._environ,
                 path=python_path(),
@@ -178,7 +243,7 @@ class ClientGroup:
         env = {**self._environ, VARIABLE: orders.to_text()}
         if spec.accelerators and spec.device_type == "GPU":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.accelerators)
-        manager = ClientManager(self._folder, self.name, client, self._start_method)
+        manager = ClientManager(self._folder, self.name, client, self._start_method, self.agent)
         self._managers[client] = manager
         with self._own_output(client) as streams:
             await manager.start_kernel(env=env, **streams)
@@ -190,6 +255,10 @@ class ClientGroup:
                 cluster=self.name,
                 client=client,
             )
+        self._connect(client, manager)
+
+    def _connect(self, client: int, manager: ClientManager) -> None:
+        """Watch over a client's process, and open its kernel's channels."""
         self._watches[client] = asyncio.ensure_future(self._watch(client, manager))
 
         def receive(channel: str, message: Mapping[str, Any]) -> None:

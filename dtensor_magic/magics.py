@@ -17,6 +17,7 @@ from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
 from .errors import DTensorMagicError, SpecError, describe_outcomes
 from .parsing import parse_clients, parse_env, parse_names, split_cell_options
+from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
 from .views.progress import StartProgress
@@ -46,6 +47,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     start_timeout = Float(60.0, help="Seconds that clients may take to come up.").tag(config=True)
     output = Enum(list(OUTPUT_MODES), "fold", help="How %%dtensor shows the clients' output.").tag(config=True)
     cell_timeout = Float(0.0, help="Seconds that a cell may run; 0 for no limit.").tag(config=True)
+    lease = Float(0.0, help="Minutes that background clients live on when the notebook is gone.").tag(config=True)
     fail_grace = Float(
         1.0, help="Seconds after a client's failure before peers that wait for it in a collective are released."
     ).tag(config=True)
@@ -83,6 +85,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @argument("--name", help="the cluster's name")
     @argument("--start-method", metavar="fork|exec", help="how clients start")
     @argument("--isolate", action="store_true", help="a network namespace of the clients' own")
+    @argument("--lease", metavar="MIN", help="minutes that the clients live on when the notebook is gone")
     @line_magic
     def dtensor_init(self, line: str) -> Cluster:
         """Initialise DTensor, and return the cluster.
@@ -112,6 +115,9 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             name=options.name,
             start_method=options.start_method or self.start_method,
             isolate=options.isolate,
+            lease=(_positive(options.lease, "lease", "minutes") or 0.0)
+            if options.lease is not None
+            else (self.lease if _in_background(options) else 0.0),
         )
         before = registry.all()
         cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
@@ -190,6 +196,42 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         for cluster in clusters:
             cluster.shutdown()
         print(f"ended: {', '.join(cluster.name for cluster in clusters)}" if clusters else "no cluster runs.")
+
+    @magic_arguments()
+    @argument("name", nargs="?", help="the cluster's name; not needed where there is one alone")
+    @line_magic
+    def dtensor_attach(self, line: str) -> Cluster:
+        """Take up a cluster that a notebook left running, with its variables: after a restart, or elsewhere.
+
+        A cluster outlives its notebook with %dtensor_init --lease, or after %dtensor_detach.
+        """
+        from .background import BackgroundCluster
+
+        options = self._parse(self.dtensor_attach, line)
+        name = options.name or _only_other_cluster()
+        cluster = BackgroundCluster.attach(name)
+        state = cluster.state(sample=False)
+        if state.cell:
+            print(f"{name} is still at work ({state.cell}); what it said meanwhile is in %dtensor_logs.")
+        return cluster
+
+    @magic_arguments()
+    @argument("--lease", metavar="MIN", help="minutes that the clients live on without a notebook (60)")
+    @name_argument()
+    @line_magic
+    def dtensor_detach(self, line: str) -> None:
+        """Leave a cluster running, also when this notebook ends; %dtensor_attach takes it up again."""
+        from .background import BackgroundCluster
+
+        options = self._parse(self.dtensor_detach, line)
+        cluster = self._cluster(options.name)
+        if not isinstance(cluster, BackgroundCluster):
+            raise SpecError(
+                "the client is the notebook kernel itself; only background clients can be left running."
+            )
+        minutes = _positive(options.lease, "lease", "minutes") or self.lease or 60.0
+        cluster.detach(minutes)
+        print(f"{cluster.name} runs on for {minutes:g} minutes; %dtensor_attach {cluster.name} takes it up.")
 
     # --- cells
 
@@ -332,16 +374,36 @@ def _whole(text: str | None, what: str, right: str, *, least: int | None = 1) ->
     return int(text)
 
 
-def _seconds(text: str | None) -> float | None:
+def _positive(text: str | None, what: str, unit: str) -> float | None:
     if text is None:
         return None
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise SpecError(f"timeout: {text!r} is not a time; give seconds above 0.")
-    return seconds
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise SpecError(f"{what}: {text!r} is not a time; give {unit} above 0.")
+    return number
+
+
+def _seconds(text: str | None) -> float | None:
+    return _positive(text, "timeout", "seconds")
+
+
+def _in_background(options: Any) -> bool:
+    """Whether `%dtensor_init`'s options ask for background clients."""
+    several = options.clients is not None and options.clients.isdigit() and int(options.clients) > 1
+    return (options.background or several) and not options.here and options.start_method != "exec"
+
+
+def _only_other_cluster() -> str:
+    """Return the name of the one cluster of this user that is not this notebook's."""
+    own = {cluster.name for cluster in registry.all()}
+    names = [record.name for record in live_records() if record.name not in own]
+    if len(names) != 1:
+        told = f"there are {', '.join(names)}; name one" if names else "none runs without a notebook"
+        raise SpecError(f"%dtensor_attach: {told}.")
+    return names[0]
 
 
 def load(shell: Any) -> None:

@@ -10,6 +10,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
+from .launchers.connection import AgentConnection
+from .provisioner import ForkProvisioner
+
 MODULE = "dtensor_magic.client"
 
 
@@ -24,14 +27,18 @@ class ClientManager(AsyncKernelManager):
     client : int
     start_method : str
         ``fork``: our provisioner; ``exec``: jupyter_client's stock local one.
+    agent : AgentConnection
+        The agent that forks and holds the client.
     """
 
-    def __init__(self, folder: Path, cluster: str, client: int, start_method: str) -> None:
+    def __init__(self, folder: Path, cluster: str, client: int, start_method: str, agent: AgentConnection) -> None:
         super().__init__(
             transport="ipc",
             ip=str(folder / f"c{client}"),
             connection_file=str(folder / f"c{client}.json"),
         )
+        self.agent = agent
+        self._cluster, self._client = cluster, client
         if start_method == "fork":
             provisioner = {
                 "provisioner_name": "dtensor-magic",
@@ -44,6 +51,15 @@ class ClientManager(AsyncKernelManager):
             display_name="DTensor client",
             language="python",
             metadata={"kernel_provisioner": provisioner},
+        )
+
+    async def take_up(self, key: str, pid: int) -> None:
+        """Manage a client that another process started."""
+        self.load_connection_file()
+        self.provisioner = ForkProvisioner(kernel_spec=self.kernel_spec, kernel_id=key, parent=self)
+        info = {"kernel_id": key, "connection_info": self.get_connection_info()}
+        await self.provisioner.load_provisioner_info(
+            {**info, "pid": pid, "key": key, "cluster": self._cluster, "client": self._client}
         )
 
     @property

@@ -18,7 +18,8 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Integer, Unicode
 
 from .errors import AgentError
-from .launchers.local import LocalAgent, local_agent, python_path
+from .launchers.connection import AgentConnection
+from .launchers.local import local_agent, python_path
 
 
 class ForkProvisioner(KernelProvisionerBase):
@@ -33,13 +34,18 @@ class ForkProvisioner(KernelProvisionerBase):
     client = Integer(None, allow_none=True, help="The kernel's client id in that cluster.").tag(config=True)
 
     _key: str | None = None
-    _agent: LocalAgent | None = None
+    _agent: AgentConnection | None = None
     pid: int | None = None
 
     @property
     def has_process(self) -> bool:
         """Whether a process is being managed."""
         return self._key is not None
+
+    def _own_agent(self) -> AgentConnection:
+        """Return the agent that the manager names, or else this process's own."""
+        agent: AgentConnection = getattr(self.parent, "agent", None) or local_agent()
+        return agent
 
     async def _request(self, method: str, **params: Any) -> Any:
         assert self._agent is not None
@@ -104,7 +110,7 @@ class ForkProvisioner(KernelProvisionerBase):
             If the command is not ``python -m MODULE ARGS``, or the agent cannot fork.
         """
         module, arguments = _module_of(cmd)
-        self._agent = local_agent()
+        self._agent = self._own_agent()
         key = self.kernel_id or uuid4().hex
         self._cwd = str(kwargs.get("cwd") or pathlib.Path.cwd())
         self.pid = await self._request(
@@ -139,7 +145,8 @@ class ForkProvisioner(KernelProvisionerBase):
         self._key = provisioner_info["key"]
         self.cluster = provisioner_info["cluster"]
         self.client = provisioner_info["client"]
-        self._agent = local_agent()
+        self._agent = self._own_agent()
+        self._cwd = str(pathlib.Path.cwd())
 
     def resolve_path(self, path: str) -> str | None:
         """Return `path` as seen from the kernel's working folder, if it exists there."""

@@ -61,6 +61,8 @@ class ClusterSpec:
         ``fork`` or ``exec``.
     isolate : bool
         Give the clients their own network namespace.
+    lease : float
+        Minutes that the clients live on when their notebook is gone; 0 for not at all.
     """
 
     device_type: str | None = None
@@ -81,6 +83,7 @@ class ClusterSpec:
     name: str | None = None
     start_method: str = "fork"
     isolate: bool = False
+    lease: float = 0.0
 
     def with_environment(self, environ: Mapping[str, str]) -> ClusterSpec:
         """Return the spec with what the ``DTENSOR_*`` variables say, where the user said nothing.
@@ -184,6 +187,12 @@ class ClusterSpec:
             raise SpecError(f"logical CPUs: {self.logical_cpus} is not a count; it is 1 or more per client.")
         if self.isolate and mode != "clients":
             raise SpecError("--isolate is for background clients: give -n 2 or more, or --background.")
+        if self.lease < 0:
+            raise SpecError(f"lease: {self.lease:g} is not a time; give minutes above 0, or none.")
+        if self.lease and mode != "clients":
+            raise SpecError("--lease is for background clients: give -n 2 or more, or --background.")
+        if self.lease and self.start_method != "fork":
+            raise SpecError("--lease needs --start-method fork: exec'd clients end with their notebook.")
         if self.isolate and self.start_method != "fork":
             raise SpecError("--isolate needs --start-method fork.")
         if self.env and mode != "clients":

@@ -22,6 +22,7 @@ from ..records import ClusterRecord, ProcessIdentity
 from ..state import to_json
 from .environment import client_environment
 from .hosted import HostedCluster
+from .leases import Leases
 from .linux import become_subreaper
 from .ports import PortReservations
 from .processes import ProcessTable
@@ -52,7 +53,9 @@ class Supervisor:
         self._ports = PortReservations()
         self._clusters: dict[str, HostedCluster] = {}
         self._template: TemplateLink | None = None
-        self._owner_peer: Peer | None = None
+        self._leases = Leases(self._close)
+        # Connections of the process that started us, and of those that attached: we serve as long as there is one.
+        self._owners: set[Peer] = set()
         self._count = 0
         self._umask = os.umask(0o077)
         self._done = asyncio.Event()
@@ -60,7 +63,6 @@ class Supervisor:
             "agent.info": self._info,
             "agent.warm": self._warm,
             "agent.stop": self._stop,
-            "clusters.open": self._open,
             "clusters.update": self._update,
             "clusters.list": self._list,
             "clusters.state": self._state,
@@ -77,43 +79,63 @@ class Supervisor:
             "ports.reserve": self._reserve,
             "ports.release": self._release,
         }
+        # Those that make the asker a cluster's owner, or end that.
+        self._owners_methods: dict[str, Callable[..., Awaitable[Any]]] = {
+            "clusters.open": self._open,
+            "clusters.attach": self._attach,
+            "clusters.detach": self._detach,
+        }
 
     async def serve(self, owner_connection: socket.socket) -> None:
-        """Run until the owner, or its connection, is gone, or it says stop."""
+        """Run until the owner is gone and no cluster has a lease, or somebody says stop."""
         become_subreaper()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self._done.set)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        descriptor = self._watch_owner(loop)
         server = await asyncio.start_unix_server(self._visitor, str(self.socket_path), limit=LINE_LIMIT)
         self.socket_path.chmod(0o600)
         reader, writer = await asyncio.open_connection(sock=owner_connection, limit=LINE_LIMIT)
-        self._owner_peer = Peer(reader, writer, self._handle)
-        connection = asyncio.ensure_future(self._owner_peer.run())
-        done = asyncio.ensure_future(self._done.wait())
+        owner = asyncio.ensure_future(self._serve_owner(Peer(reader, writer, self._handle)))
         try:
-            await asyncio.wait([connection, done], return_when=asyncio.FIRST_COMPLETED)
+            await self._done.wait()
         finally:
             server.close()
-            if descriptor is not None:
-                loop.remove_reader(descriptor)
-                os.close(descriptor)
             await self._end_everything()
-            self._owner_peer.close()
-            for task in (connection, done):
-                task.cancel()
+            owner.cancel()
 
-    def _watch_owner(self, loop: asyncio.AbstractEventLoop) -> int | None:
-        # A child that the owner forked may hold the owner's end of our connection open, so its end of file is
-        # not enough.
-        try:
-            descriptor = os.pidfd_open(self.owner.pid)
-        except OSError:
+    async def _serve_owner(self, peer: Peer) -> None:
+        """Serve the process that started us; when it is gone, only what has a lease stays."""
+        self._watch_process(self.owner.pid, peer)
+        self._owners.add(peer)
+        await peer.run()
+        self._owners.discard(peer)
+        self._leases.gone(peer)
+        await self._leases.settled()
+        # Kernels that belong to no cluster have no lease.
+        clients = {key for cluster in self._clusters.values() for key in cluster.clients.values()}
+        await self._processes.stop([key for key in self._processes.keys if key not in clients], STOP_GRACE)
+        self._maybe_done()
+
+    def _maybe_done(self) -> None:
+        if not self._owners and not self._clusters:
             self._done.set()
-            return None
-        loop.add_reader(descriptor, self._done.set)
-        return descriptor
+
+    def _watch_process(self, pid: int, peer: Peer) -> None:
+        """Close `peer` when process `pid` ends: a child that it forked may hold its end of the connection open."""
+        loop = asyncio.get_running_loop()
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            peer.close()
+            return
+
+        def ended() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            peer.close()
+
+        loop.add_reader(descriptor, ended)
 
     async def _end_everything(self) -> None:
         for cluster in self._clusters.values():
@@ -127,9 +149,17 @@ class Supervisor:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _visitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await Peer(reader, writer, self._handle).run()
+        peer = Peer(reader, writer, self._handle)
+        await peer.run()
+        if peer in self._owners:
+            self._owners.discard(peer)
+            self._leases.gone(peer)
+            await self._leases.settled()
+            self._maybe_done()
 
-    async def _handle(self, _peer: Peer, method: str, params: Mapping[str, Any]) -> Any:
+    async def _handle(self, peer: Peer, method: str, params: Mapping[str, Any]) -> Any:
+        if method in self._owners_methods:
+            return await self._owners_methods[method](peer, **params)
         try:
             function = self._methods[method]
         except KeyError:
@@ -184,9 +214,16 @@ class Supervisor:
             raise AgentError(f"no cluster {name} here") from None
 
     async def _open(
-        self, name: str, facts: dict[str, Any], isolate: bool, env: dict[str, str], path: list[str]
+        self,
+        peer: Peer,
+        name: str,
+        facts: dict[str, Any],
+        lease: float,
+        isolate: bool,
+        env: dict[str, str],
+        path: list[str],
     ) -> str:
-        """Make room for a cluster and return its folder."""
+        """Make room for a cluster that `peer` owns, and return its folder."""
         record = ClusterRecord(name, self.identity, self.owner, str(self.socket_path), time.time(), sys.executable)
         try:
             cluster = HostedCluster(record, self.folder / str(self._count), facts)
@@ -194,6 +231,8 @@ class Supervisor:
             raise AgentError(str(error)) from None
         self._count += 1
         self._clusters[name] = cluster
+        self._leases.own(name, peer)
+        self._leases.grant(name, lease)
         if isolate:
             try:
                 cluster.namespace = await self._template_for(env, path).hold_namespace()
@@ -201,6 +240,30 @@ class Supervisor:
                 await self._close(name)
                 raise AgentError(f"--isolate: this system allows no network namespace ({error})") from None
         return str(cluster.folder)
+
+    async def _attach(self, peer: Peer, name: str, pid: int) -> dict[str, Any]:
+        """Make `peer`, of process `pid`, the cluster's owner; return what it needs to drive it."""
+        cluster = self._cluster(name)
+        owner = self._leases.owner(name)
+        if owner is not None and not owner.closed:
+            raise AgentError(f"cluster {name} belongs to a notebook that runs; %dtensor_detach there lets it go.")
+        self._owners.add(peer)
+        self._leases.own(name, peer)
+        self._watch_process(pid, peer)
+        return {
+            "folder": str(cluster.folder),
+            "facts": cluster.facts,
+            "clients": {
+                client: {"key": key, "pid": self._processes[key].pid} for client, key in cluster.clients.items()
+            },
+        }
+
+    async def _detach(self, peer: Peer, name: str, lease: float) -> None:
+        """Let the cluster go: it lives on without an owner for `lease` seconds."""
+        if self._leases.owner(name) is not peer:
+            raise AgentError(f"cluster {name} is not this notebook's")
+        self._leases.grant(name, lease)
+        self._leases.release(name)
 
     async def _update(self, name: str, facts: dict[str, Any]) -> None:
         self._cluster(name).facts.update(facts)
@@ -222,8 +285,11 @@ class Supervisor:
         if cluster.namespace is not None:
             os.kill(cluster.namespace, signal.SIGKILL)
         cluster.remove()
-        if by and self._owner_peer is not None:
-            self._owner_peer.notify("cluster.closed", name=name, by=by)
+        owner = self._leases.owner(name)
+        if by and owner is not None:
+            owner.notify("cluster.closed", name=name, by=by)
+        self._leases.forget(name)
+        self._maybe_done()
 
     async def _log(self, name: str, client: int, size: int) -> str:
         return self._cluster(name).log_tail(client, size)

@@ -55,8 +55,15 @@ class ClientStream(OutStream):  # type: ignore[misc]
                     return
                 text = os.read(self._fid, _CHUNK)
                 if not self.divert:
-                    self.write(self._decoder.decode(text))
+                    super().write(self._decoder.decode(text))
                 os.write(self._original_stdstream_copy, text)
+
+    def write(self, string: str) -> int | None:
+        """Write to the notebook, and to the client's log, which keeps all of it whoever listens."""
+        written: int | None = super().write(string)
+        if self._should_watch:
+            os.write(self._original_stdstream_copy, string.encode("utf-8", "replace"))
+        return written
 
     def flush(self) -> None:
         """Send what was written; return when it is on its way."""

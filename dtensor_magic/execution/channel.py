@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +60,8 @@ class ClientChannel:
                 socket.set(zmq.IDENTITY, self.session.bsession)
             socket.connect(_address(info, info[f"{name}_port"]))
             self._sockets[name] = socket
-            self._loop.add_reader(socket.FD, self._drain, name)
+            # In no cell's context: what comes late is shown under the cell that is the last one then.
+            contextvars.Context().run(self._loop.add_reader, socket.FD, self._drain, name)
 
     def _drain(self, name: str) -> None:
         """Take in all that is there: ZMQ's file descriptor tells of the first message only."""
@@ -91,7 +93,7 @@ class ClientChannel:
         """Send a request on channel `name` and return its message id."""
         message: Any = self.session.send(self._sockets[name], kind, dict(content))
         # Sending may have used up the file descriptor's edge.
-        self._loop.call_soon(self._drain, name)
+        self._loop.call_soon(self._drain, name, context=contextvars.Context())
         identity: str = message["header"]["msg_id"]
         return identity
 
@@ -125,6 +127,10 @@ class ClientChannel:
             for identity in asked:
                 self._heard.pop(identity, None)
                 self._answers.pop(identity, None)
+
+    async def alive(self) -> None:
+        """Return when the kernel answers on its control channel, which it does while a cell runs too."""
+        await self.ask("control", "kernel_info_request", {})
 
     def close(self) -> None:
         """Close the sockets."""

@@ -96,3 +96,16 @@ class Ladder:
         if outcome is None:
             return "did not end"
         return {"ok": "finished", "died": f"{outcome.text}"}.get(outcome.kind, "was interrupted")
+
+
+async def interrupt_strangers(clients: Interruptible, busy: list[int]) -> dict[int, str]:
+    """Interrupt clients that run cells which are not ours to follow; return what was done to each."""
+    await clients.signal(busy, signal.SIGINT)
+    await asyncio.sleep(INTERRUPT_STEP)
+    outcomes = dict.fromkeys(busy, "was interrupted")
+    for client in busy:
+        report = await clients.report(client)
+        if report is not None and report["waiting"]:
+            await clients.abort(client, "interrupted by the user")
+            outcomes[client] = "was released from a collective"
+    return outcomes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import shutil
@@ -12,28 +11,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from ..agent.protocol import LINE_LIMIT, Peer
 from ..errors import AgentError
 from ..loop import driver
 from ..records import ProcessIdentity
+from .connection import AgentConnection
 
 #: A Unix socket's path may have about 107 bytes; ours are FOLDER/NUMBER/cCLIENT-PORT or FOLDER/agent.sock.
 _SOCKET_PATH_LIMIT = 107
 _LONGEST_NAME = len("/dtm-12345678/1000/c1023-55555")
 
 
-class LocalAgent:
+class LocalAgent(AgentConnection):
     """A supervisor process on this machine and the control connection to it."""
 
     def __init__(self) -> None:
         self.owner = ProcessIdentity.of(os.getpid())
-        self.folder = private_folder()
+        folder = private_folder()
         ours, theirs = socket.socketpair()
-        log = self.folder / "agent.log"
+        log = folder / "agent.log"
         try:
             log.touch(mode=0o600)
             with log.open("wb") as output:
@@ -42,7 +39,7 @@ class LocalAgent:
                         sys.executable,
                         "-m",
                         "dtensor_magic.agent",
-                        str(self.folder),
+                        str(folder),
                         str(self.owner.pid),
                         repr(self.owner.started),
                     ],
@@ -50,80 +47,32 @@ class LocalAgent:
                     stdout=output,
                     stderr=output,
                     # Not the notebook's folder: a user's random.py there must not shadow Python's.
-                    cwd=self.folder,
+                    cwd=folder,
                     env=_agent_environment(),
                     # Signals to the notebook kernel's process group are not for the agent.
                     start_new_session=True,
                 )
         except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             theirs.close()
-        self._connection = ours
-        self._peer: Peer | None = None
-        self._closed_callbacks: dict[str, Callable[[str], None]] = {}
-        self._connecting: asyncio.Task[Peer] | None = None
-
-    async def _connect(self) -> Peer:
-        reader, writer = await asyncio.open_connection(sock=self._connection, limit=LINE_LIMIT)
-        self._peer = Peer(reader, writer, on_event=self._on_event)
-        self._running = asyncio.ensure_future(self._peer.run())
-        return self._peer
-
-    def _on_event(self, method: str, params: Mapping[str, Any]) -> None:
-        if method == "cluster.closed":
-            callback = self._closed_callbacks.pop(params["name"], None)
-            if callback is not None:
-                callback(params["by"])
-
-    def when_closed(self, name: str, callback: Callable[[str], None]) -> None:
-        """Call `callback` with who asked, on the driver's loop, if someone else ends the cluster `name`."""
-        self._closed_callbacks[name] = callback
+        super().__init__(ours, folder)
 
     @property
     def alive(self) -> bool:
         """Whether the supervisor runs and is connected."""
-        return self.process.poll() is None and not (self._peer is not None and self._peer.closed)
-
-    async def request(self, method: str, **params: Any) -> Any:
-        """Ask the supervisor, from a coroutine on any loop.
-
-        Raises
-        ------
-        AgentError
-            If it refuses, or is gone; then the end of its log is in the error.
-        """
-        return await driver().on_loop(self._request(method, params))
-
-    async def _request(self, method: str, params: Mapping[str, Any]) -> Any:
-        if self._connecting is None:
-            self._connecting = asyncio.ensure_future(self._connect())
-        peer = await asyncio.shield(self._connecting)
-        try:
-            return await peer.request(method, **params)
-        except AgentError as error:
-            if peer.closed:
-                raise AgentError(f"{error} ({self._last_words()})") from None
-            raise
-
-    def _last_words(self) -> str:
-        log = self.folder / "agent.log"
-        words = log.read_text("utf-8", "replace").strip()[-2000:] if log.exists() else ""
-        return f"its log says: {words}" if words else "it left no log"
+        return self.process.poll() is None and super().alive
 
     def warm(self) -> None:
         """Have the template import TensorFlow in the background."""
         driver().submit(self.request("agent.warm", env=dict(os.environ), path=python_path(), wait=False))
 
-    def _hang_up(self) -> None:
-        if self._peer is not None:
-            self._peer.close()
-        self._connection.close()
-
     def stop(self, timeout: float = 5.0) -> None:
-        """End the supervisor and everything that it started; return when it is gone."""
-        driver().loop.call_soon_threadsafe(self._hang_up)
+        """Leave the supervisor: it ends, and everything that it started but for clusters with a lease."""
+        self.hang_up()
+        if self.leased:
+            return
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,76 @@
+"""Who owns which cluster, and how long one without an owner lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from .protocol import Peer
+
+
+class Leases:
+    """The owners of an agent's clusters.
+
+    An owner is a control connection. When it closes, its clusters end, but for those with a lease: they live on for
+    that long, and a new owner that comes in time finds them.
+
+    Parameters
+    ----------
+    close : callable
+        Ends the cluster of a name.
+    """
+
+    def __init__(self, close: Callable[[str], Awaitable[None]]) -> None:
+        self._close = close
+        self._owners: dict[str, Peer | None] = {}
+        self._seconds: dict[str, float] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+
+    def own(self, name: str, peer: Peer) -> None:
+        """Make `peer` the owner of the cluster `name`."""
+        self._owners[name] = peer
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def owner(self, name: str) -> Peer | None:
+        """Return the owner of the cluster `name`, or None while there is none."""
+        return self._owners.get(name)
+
+    def grant(self, name: str, seconds: float) -> None:
+        """Let the cluster `name` live that long without an owner; 0 for not at all."""
+        self._seconds[name] = seconds
+
+    def release(self, name: str) -> None:
+        """Take the owner of the cluster `name` away: its lease begins, or it ends."""
+        self._owners[name] = None
+        seconds = self._seconds.get(name, 0.0)
+        if seconds > 0:
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(seconds, self._end, name)
+        else:
+            self._end(name)
+
+    def gone(self, peer: Peer) -> None:
+        """Take note that an owner's connection has closed."""
+        for name in [name for name, owner in self._owners.items() if owner is peer]:
+            self.release(name)
+
+    def _end(self, name: str) -> None:
+        task = asyncio.ensure_future(self._close(name))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def forget(self, name: str) -> None:
+        """Drop a cluster that ended."""
+        self._owners.pop(name, None)
+        self._seconds.pop(name, None)
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    async def settled(self) -> None:
+        """Return when all clusters whose end has begun have ended."""
+        if self._closing:
+            await asyncio.wait(self._closing)
