@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import threading
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from .errors import AgentError, CellTimeoutError, ClientsInterruptedError, Clust
 from .execution.cell import CellRun
 from .execution.detective import Detective
 from .execution.ladder import Ladder, interrupt_strangers
+from .execution.turns import Turns
 from .execution.watch import CellWatch
 from .jobs import check_ports_free
 from .keeping import KeepReport, restore, save
@@ -40,7 +41,7 @@ class BackgroundCluster(Cluster):
         super().__init__(name, spec, plan)
         self._environ = dict(environ)
         self._group: ClientGroup | None = None
-        self._busy = threading.Lock()
+        self._turns = Turns()
         self._ended_by = ""
         self._ladder: Ladder | None = None
         self._agent: AgentConnection | None = None
@@ -131,9 +132,8 @@ class BackgroundCluster(Cluster):
         group = self._members()
         if self.spec.start_method != "fork":
             raise ClusterStateError(f"{self.name} was started by exec, and its clients end with this notebook.")
-        if not self._busy.acquire(blocking=False):
+        if self._turns.taken:
             raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
-        self._busy.release()
         driver().call(group.detach(lease * 60))
         group.agent.leased.add(self.name)
         self._group = None
@@ -180,24 +180,35 @@ class BackgroundCluster(Cluster):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
+        started: Callable[[], None] = lambda: None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> CellResult:
         """Run a cell on the clients; see :meth:`Cluster.run`."""
-        group = self._members()
+        self._members()
         self.check_cell(code, timeout, output)
-        run = CellRun(code, self.check_clients(on))
-        if not self._busy.acquire(blocking=False):
-            raise ClusterStateError(f"{self.name} is busy with another cell; wait for it, or interrupt it.")
+        on = self.check_clients(on)
+        with self._turns.turn(self._say_queued, cancelled):
+            started()
+            return self._run_now(code, on, timeout, output, setup=setup)
+
+    def _say_queued(self) -> None:
+        sys.stderr.write(f"dtensor_magic: queued; {self.name} still runs the cell before this one.\n")
+        sys.stderr.flush()
+
+    def _run_now(
+        self, code: str, on: tuple[int, ...], timeout: float | None, output: str, *, setup: bool
+    ) -> CellResult:
+        group = self._members()
+        run = CellRun(code, on)
+        watch = CellWatch(run, self.name, output, labelled=self.plan.clients > 1)
+        self._ladder = Ladder(group, run)
+        follower = driver().submit(self._attend(group, run))
         try:
-            watch = CellWatch(run, self.name, output, labelled=self.plan.clients > 1)
-            self._ladder = Ladder(group, run)
-            follower = driver().submit(self._attend(group, run))
-            try:
-                self._follow(watch, self._ladder, timeout)
-            finally:
-                follower.cancel()
-                self._ladder = None
+            self._follow(watch, self._ladder, timeout)
         finally:
-            self._busy.release()
+            follower.cancel()
+            self._ladder = None
+        group.closed_reason = group.closed_reason or run.broken_collective()
         error = watch.error(lambda client: self.logs(client, 2000))
         if error is not None:
             if group.closed_reason:
@@ -284,9 +295,9 @@ class BackgroundCluster(Cluster):
         )
         group = self._members()
         plan = spec.plan(self._environ)
-        if not self._busy.acquire(blocking=False):
+        if self._turns.taken:
             raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
-        try:
+        with self._turns.turn():
             saved = None
             if keep is not None:
                 folder = group.agent.folder / f"kept-{uuid4().hex[:8]}"
@@ -298,8 +309,6 @@ class BackgroundCluster(Cluster):
             except BaseException:
                 registry.remove(self)
                 raise
-        finally:
-            self._busy.release()
         try:
             if replay or saved is not None:
                 for cell in self.setup_cells:

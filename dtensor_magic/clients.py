@@ -87,6 +87,8 @@ class ClientGroup:
         self._channels: dict[int, ClientChannel] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._runs: dict[str, tuple[CellRun, int]] = {}
+        #: Clients whose cell called exit().
+        self._leaving: set[int] = set()
         self._died = asyncio.Event()
         self._folder = Path()
         self._opened = False
@@ -181,6 +183,7 @@ class ClientGroup:
     async def _start_once(self) -> None:
         self._died = asyncio.Event()
         self.exits.clear()
+        self._leaving.clear()
         self.closed_reason = ""
         plan = self.plan
         mesh = plan.mesh
@@ -283,7 +286,7 @@ class ClientGroup:
         code = await manager.process.wait()
         if self._start_method == "exec" and self.agent.alive:
             await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
-        self.exits[client] = describe_exit(code)
+        self.exits[client] = "called exit() and ended" if client in self._leaving else describe_exit(code)
         self.closed_reason = self.closed_reason or f"client {client} {self.exits[client]}"
         self._died.set()
         for run, member in list(self._runs.values()):
@@ -364,7 +367,11 @@ class ClientGroup:
 
     def _receive(self, client: int, channel: str, message: Mapping[str, Any]) -> None:
         entry = self._runs.get(message["parent_header"].get("msg_id", ""))
-        if entry is not None:
+        if entry is not None and _asks_exit(message):
+            # A kernel leaves it to its front end to end it, and for a client that is us.
+            self._leaving.add(client)
+            self._channels[client].send("control", "shutdown_request", {"restart": False})
+        elif entry is not None:
             entry[0].take(client, channel, message)
         elif channel == "iopub" and message["header"]["msg_type"] == "stream":
             # A thread that a cell left behind: it shows where this process's own late output does.
@@ -446,3 +453,8 @@ class ClientGroup:
         await asyncio.wait(waits, timeout=grace)
         for wait in waits:
             wait.cancel()
+
+
+def _asks_exit(message: Mapping[str, Any]) -> bool:
+    """Whether a cell's reply says that it called ``exit()``."""
+    return any(payload.get("source") == "ask_exit" for payload in message["content"].get("payload", ()))

@@ -17,6 +17,7 @@ from .state import ClusterState, client_ranges
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .handles import CellHandle
     from .keeping import KeepReport
     from .plan import ClusterPlan
 
@@ -141,8 +142,12 @@ class Cluster(ABC):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
+        started: Callable[[], None] = lambda: None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> CellResult:
         """Run a cell on all clients, or those named, and show what they put out.
+
+        While another cell runs, from another thread, this one waits for its turn, and says so.
 
         Parameters
         ----------
@@ -155,6 +160,10 @@ class Cluster(ABC):
             ``fold``, ``each``, ``first`` or ``none``.
         setup : bool
             Note the cell, if it ends well, as one that a restart runs again.
+        started : callable
+            Called when its turn has come.
+        cancelled : callable
+            Asked while it is queued; True takes the cell back.
 
         Raises
         ------
@@ -165,6 +174,21 @@ class Cluster(ABC):
         CellTimeoutError
             After `timeout`.
         """
+
+    def run_later(self, code: str, **options: Any) -> CellHandle:
+        """Run a cell while this thread goes on: returns at once, with a handle to wait for it or cancel it.
+
+        Parameters
+        ----------
+        code : str
+        **options
+            As for :meth:`run`.
+        """
+        from .handles import CellHandle
+
+        self.check_cell(code, options.get("timeout"), options.get("output", "fold"))
+        self.check_clients(options.get("on"))
+        return CellHandle(self, code, options)
 
     @abstractmethod
     def interrupt(self) -> dict[int, str]:

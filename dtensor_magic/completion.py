@@ -9,7 +9,7 @@ from typing import Any
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
 
-_CELL_OPTIONS = ["--name", "--on", "--output", "--setup", "--timeout"]
+_CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
 
 
 def _names() -> list[str]:

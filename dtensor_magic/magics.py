@@ -16,6 +16,7 @@ from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
 from .errors import DTensorMagicError, SpecError, describe_outcomes
+from .handles import CellHandle
 from .parsing import parse_clients, parse_env, parse_names, split_cell_options
 from .records import live_records
 from .spec import ClusterSpec
@@ -236,12 +237,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     # --- cells
 
     @line_cell_magic
-    def dtensor(self, line: str, cell: str | None = None) -> None:
+    def dtensor(self, line: str, cell: str | None = None) -> CellHandle | None:
         r"""Run a cell, or a line, on the clients, and show what they put out.
 
         ::
 
-          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--setup] [--name NAME]
+          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--setup] [--no-wait] [--name NAME]
           %dtensor [the same options] CODE
 
         optional arguments:
@@ -249,11 +250,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
           --timeout S       interrupt the clients that run longer than S seconds
           --output MODE     fold: what clients say alike once, with their ids (the default); each: line by
                             line as it comes; first: the first client's alone; none: errors only
+          --no-wait         return at once, with a handle: state, wait(), cancel(); output appears as it comes
           --setup           a restart with --keep or --replay runs this cell again
           --name NAME       the cluster's name; without it the one that was started last
         """
         options, rest = split_cell_options(
-            line, ("--on", "--timeout", "--output", "--name"), ("--setup",), "%%dtensor"
+            line, ("--on", "--timeout", "--output", "--name"), ("--setup", "--no-wait"), "%%dtensor"
         )
         if cell is None:
             code = rest
@@ -263,19 +265,22 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             code = cell
         cluster = self._cluster(options.get("--name"))
         cluster.fail_grace = self.fail_grace
+        wishes: dict[str, Any] = {
+            "on": parse_clients(options["--on"]) if "--on" in options else None,
+            "timeout": _seconds(options.get("--timeout")) or self.cell_timeout or None,
+            "output": options.get("--output", self.output),
+            "setup": "--setup" in options,
+        }
+        if "--no-wait" in options:
+            return cluster.run_later(code, **wishes)
         try:
-            cluster.run(
-                code,
-                on=parse_clients(options["--on"]) if "--on" in options else None,
-                timeout=_seconds(options.get("--timeout")) or self.cell_timeout or None,
-                output=options.get("--output", self.output),
-                setup="--setup" in options,
-            )
+            cluster.run(code, **wishes)
         except DTensorMagicError:
             if self.auto_rebuild and cluster.closed_reason:
                 print(f"dtensor_magic: rebuilding {cluster.name}: {cluster.closed_reason}.")
                 self._restart(cluster, keep=["all"])
             raise
+        return None
 
     @magic_arguments()
     @name_argument()

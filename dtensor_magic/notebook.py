@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
 
 if TYPE_CHECKING:
+    from .handles import CellHandle
     from .keeping import KeepReport
 
 
@@ -131,6 +132,8 @@ class NotebookCluster(Cluster):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
+        started: Callable[[], None] = lambda: None,
+        cancelled: Callable[[], bool] = lambda: False,  # noqa: ARG002 - there is no queue here
     ) -> CellResult:
         """Run a cell in the notebook's own namespace; see :meth:`Cluster.run`.
 
@@ -145,12 +148,17 @@ class NotebookCluster(Cluster):
         clients = self.check_clients(on)
         if timeout is not None:
             raise SpecError("--timeout needs background clients (--background or -n); interrupt this cell by hand.")
+        started()
         start = time.monotonic()
         with _quiet() if output == "none" else contextlib.nullcontext():
             result = _run_here(code)
         if setup and code not in self.setup_cells:
             self.setup_cells.append(code)
         return CellResult(clients, time.monotonic() - start, result)
+
+    def run_later(self, code: str, **options: Any) -> CellHandle:  # noqa: ARG002
+        """Refuse: the notebook kernel runs one cell at a time."""
+        raise SpecError("--no-wait needs background clients (--background or -n).")
 
     def interrupt(self) -> dict[int, str]:
         """Refuse: what runs here is the notebook's own cell, which the stop button interrupts."""

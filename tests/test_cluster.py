@@ -163,13 +163,40 @@ def test_a_cell_that_cannot_be_is_refused(four, call, says):
         four.run(**call)
 
 
-def test_a_busy_cluster_says_so(four):
-    thread = threading.Thread(target=lambda: four.run("import time; time.sleep(1)"))
-    thread.start()
+def test_a_cell_sent_while_another_runs_is_queued_and_said(four, capsys):
+    first = four.run_later("import time; time.sleep(1); print('first')")
     wait_for(lambda: four.state(sample=False).phase == ClusterPhase.BUSY)
-    with pytest.raises(ClusterStateError, match="busy with another cell"):
-        four.run("1")
-    thread.join()
+    second = four.run_later("print('second')")
+    assert (first.state, second.state) == ("running", "queued")
+    with pytest.raises(ClusterStateError, match="busy with a cell"):
+        four.restart()
+    four.run("print('third')")
+    assert second.wait(10).clients == (0, 1, 2, 3)
+    assert (first.state, second.state) == ("done", "done")
+    captured = capsys.readouterr()
+    assert captured.out == "[0-3] first\n[0-3] second\n[0-3] third\n"
+    assert captured.err.count("queued; four still runs the cell before this one") == 2
+
+
+def test_cells_sent_without_waiting_can_be_cancelled(four, capsys):
+    first = four.run_later("import time; time.sleep(60)")
+    wait_for(lambda: first.state == "running")
+    second = four.run_later("print('never')")
+    second.cancel()
+    first.cancel()
+    assert (first.state, second.state) == ("cancelled", "cancelled")
+    with pytest.raises(TimeoutError):
+        four.run_later("import time; time.sleep(1)").wait(0.1)
+    four.run("print('after')")
+    assert capsys.readouterr().out == "[0-3] after\n"
+
+
+def test_an_error_without_waiting_is_shown_and_raised_by_wait(four, capsys):
+    handle = four.run_later("1 / 0")
+    with pytest.raises(CellError, match="ZeroDivisionError"):
+        handle.wait(10)
+    assert handle.state == "failed"
+    assert "division by zero" in capsys.readouterr().err
 
 
 def test_state_while_a_cell_runs_and_after(four):

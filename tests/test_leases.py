@@ -116,12 +116,11 @@ def test_detach_and_attach_in_one_process(capsys):
 
 
 def test_a_cluster_that_a_running_notebook_owns_is_not_taken():
-    with Cluster.start("CPU", clients=1, background=True, name="owned"):
-        with kernel() as (_, client):
-            reply, _ = execute(client, f"{LOAD}\n%dtensor_attach owned")
-            assert "belongs to a notebook that runs" in reply["evalue"]
-            reply, _ = execute(client, "%dtensor_attach nobody")
-            assert "no cluster nobody runs; there is owned" in reply["evalue"]
+    with Cluster.start("CPU", clients=1, background=True, name="owned"), kernel() as (_, client):
+        reply, _ = execute(client, f"{LOAD}\n%dtensor_attach owned")
+        assert "belongs to a notebook that runs" in reply["evalue"]
+        reply, _ = execute(client, "%dtensor_attach nobody")
+        assert "no cluster nobody runs; there is owned" in reply["evalue"]
 
 
 def test_nothing_to_attach_to_is_said():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -143,6 +144,13 @@ class CellRun:
         if self.over:
             self.events.put(None)
 
+    def broken_collective(self) -> str:
+        """Return why collectives are closed, if TensorFlow itself gave one up in this cell."""
+        for outcome in self.outcomes.values():
+            if outcome.kind == "error" and _GIVEN_UP.search(outcome.evalue):
+                return f"a collective failed on client {outcome.client}"
+        return ""
+
     def first_failure(self) -> Outcome | None:
         """Return the failure that came first; a death before an error, an error before an abort."""
         failures = [
@@ -153,6 +161,9 @@ class CellRun:
         order = {"died": 0, "error": 1, "aborted": 2}
         return min(failures, key=lambda outcome: (order[outcome.kind], outcome.at), default=None)
 
+
+#: How TensorFlow says that it gave up a collective, after which it runs no other in that process.
+_GIVEN_UP = re.compile(r"ollective ops is aborted|collective instance|RecvBuf|CollectiveService|WorkerService")
 
 _OUTPUTS = frozenset({"stream", "display_data", "update_display_data", "execute_result", "clear_output"})
 
