@@ -18,14 +18,14 @@ __all__ = ["Cluster", "__version__", "load_ipython_extension", "unload_ipython_e
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics with `shell` and warm the template up in the background."""
-    from .magics import load
+    from .extension import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Undo :func:`load_ipython_extension`: end the clusters and agents, remove the magics."""
-    from .magics import unload
+    from .extension import unload
 
     unload(shell)
 

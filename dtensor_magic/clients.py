@@ -20,7 +20,8 @@ from .launchers.connection import AgentConnection
 from .launchers.local import python_path
 from .managers import ClientManager
 from .plan import ClusterPlan
-from .state import ClusterState, Phase, client_ranges, describe_exit
+from .start_errors import find_culprit, late_clients, late_error, no_answer, start_error
+from .state import ClusterState, describe_exit
 
 #: Seconds that clients get to leave by themselves at a shutdown.
 LEAVE_GRACE = 2.0
@@ -295,38 +296,16 @@ class ClientGroup:
         self.on_death(client)
 
     async def _start_error(self) -> StartError:
-        """Say which client failed, and with what: the one with an error of its own before its messengers."""
         state = await self.state(sample=False)
-        ended = [client for client in state.clients if client.id in self.exits]
-        culprit = min(ended, key=lambda client: (client.phase != Phase.FAILED, client.since))
-        if culprit.phase == Phase.FAILED:
-            reason = culprit.error.rstrip().rpartition("\n")[2]
-            return StartError(
-                f"client {culprit.id} of {self.name} could not initialise DTensor: {reason}",
-                client=culprit.id,
-                detail=culprit.error,
-            )
-        return StartError(
-            f"client {culprit.id} of {self.name} {self.exits[culprit.id]} before it was ready",
-            client=culprit.id,
-            detail=await self.log(culprit.id, 4000),
-        )
+        culprit = find_culprit(state, self.exits)
+        return start_error(self.name, culprit, self.exits[culprit.id], await self.log(culprit.id, 4000))
 
     async def _late_error(self) -> StartError:
         if not self._opened:
-            return StartError(f"the agent did not answer within {self.plan.options.timeout:g} s; raise --timeout.")
+            return no_answer(self.plan)
         state = await self.state(sample=False)
-        late = [client for client in state.clients if client.phase != Phase.READY]
-        told = ", ".join(f"client {client.id} is {client.phase.value}" for client in late)
-        missing = sorted(set(range(self.plan.clients)) - {client.id for client in state.clients})
-        if missing:
-            told = ", ".join(filter(None, [told, f"client {client_ranges(missing)} has no process yet"]))
-        return StartError(
-            f"{self.name} did not come up within {self.plan.options.timeout:g} s: {told or 'no client answers'}. "
-            "Raise --timeout if this machine is slow.",
-            missing=[f"client {client.id}" for client in late],
-            detail=await self.log(late[0].id, 4000) if late else "",
-        )
+        late = late_clients(state)
+        return late_error(self.plan, state, await self.log(late[0].id, 4000) if late else "")
 
     # --- life
 

@@ -17,7 +17,7 @@ from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
 from .errors import DTensorMagicError, SpecError, describe_outcomes
 from .handles import CellHandle
-from .parsing import parse_clients, parse_env, parse_names, split_cell_options
+from .parsing import parse_clients, parse_env, parse_names, parse_time, parse_whole, split_cell_options
 from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
@@ -96,27 +96,27 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         options = self._parse(self.dtensor_init, line)
         spec = ClusterSpec(
             device_type=options.device_type or self.device_type or None,
-            clients=_whole(options.clients, "clients", "a client count; it is 1 or more")
+            clients=parse_whole(options.clients, "clients", "a client count; it is 1 or more")
             or (self.clients or None if not (options.background or options.here) else None),
             background=options.background,
             here=options.here,
-            logical_cpus=_whole(options.logical_cpus, "logical CPUs", "a count; it is 1 or more per client")
+            logical_cpus=parse_whole(options.logical_cpus, "logical CPUs", "a count; it is 1 or more per client")
             or self.logical_cpus
             or None,
             megcore=options.megcore,
             reset_context=options.reset_context,
             coordination_service=not options.no_coordination_service,
             jobs=options.jobs,
-            client_id=_whole(options.client_id, "client id", "a whole number", least=None),
+            client_id=parse_whole(options.client_id, "client id", "a whole number", least=None),
             job_name=options.job_name,
             parallel_executor=options.parallel_executor,
             mesh=options.mesh,
             env=parse_env(options.env or ()),
-            timeout=_seconds(options.timeout) or self.start_timeout,
+            timeout=parse_time(options.timeout) or self.start_timeout,
             name=options.name,
             start_method=options.start_method or self.start_method,
             isolate=options.isolate,
-            lease=(_positive(options.lease, "lease", "minutes") or 0.0)
+            lease=(parse_time(options.lease, "lease", "minutes") or 0.0)
             if options.lease is not None
             else (self.lease if _in_background(options) else 0.0),
         )
@@ -164,7 +164,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         """
         options = self._parse(self.dtensor_restart, line)
         cluster = self._cluster(options.name)
-        count = _whole(options.clients, "clients", "a client count; it is 1 or more")
+        count = parse_whole(options.clients, "clients", "a client count; it is 1 or more")
 
         keep = parse_names(options.keep) if options.keep is not None else None
         return self._restart(cluster, clients=count, mesh=options.mesh, keep=keep, replay=options.replay)
@@ -230,7 +230,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             raise SpecError(
                 "the client is the notebook kernel itself; only background clients can be left running."
             )
-        minutes = _positive(options.lease, "lease", "minutes") or self.lease or 60.0
+        minutes = parse_time(options.lease, "lease", "minutes") or self.lease or 60.0
         cluster.detach(minutes)
         print(f"{cluster.name} runs on for {minutes:g} minutes; %dtensor_attach {cluster.name} takes it up.")
 
@@ -267,7 +267,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         cluster.fail_grace = self.fail_grace
         wishes: dict[str, Any] = {
             "on": parse_clients(options["--on"]) if "--on" in options else None,
-            "timeout": _seconds(options.get("--timeout")) or self.cell_timeout or None,
+            "timeout": parse_time(options.get("--timeout")) or self.cell_timeout or None,
             "output": options.get("--output", self.output),
             "setup": "--setup" in options,
         }
@@ -329,8 +329,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     def dtensor_logs(self, line: str) -> None:
         """Show what a client's process wrote to its own output and error streams: TensorFlow's C++ log mostly."""
         options = self._parse(self.dtensor_logs, line)
-        client = _whole(options.client, "client", "a client's number", least=0)
-        size = -1 if options.bytes == "all" else _whole(options.bytes, "bytes", "a number of bytes, or all")
+        client = parse_whole(options.client, "client", "a client's number", least=0)
+        size = -1 if options.bytes == "all" else parse_whole(options.bytes, "bytes", "a number of bytes, or all")
         assert client is not None
         print(self._cluster(options.name).logs(client, size or 4000) or f"client {client} wrote nothing yet.")
 
@@ -371,30 +371,6 @@ def _suggest(message: str, magic: Any) -> str:
     return f"unknown option {word}; {hint}"
 
 
-def _whole(text: str | None, what: str, right: str, *, least: int | None = 1) -> int | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"[+-]?[0-9]+", text) or (least is not None and int(text) < least):
-        raise SpecError(f"{what}: {text!r} is not {right}.")
-    return int(text)
-
-
-def _positive(text: str | None, what: str, unit: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 < number < float("inf"):
-        raise SpecError(f"{what}: {text!r} is not a time; give {unit} above 0.")
-    return number
-
-
-def _seconds(text: str | None) -> float | None:
-    return _positive(text, "timeout", "seconds")
-
-
 def _in_background(options: Any) -> bool:
     """Whether `%dtensor_init`'s options ask for background clients."""
     several = options.clients is not None and options.clients.isdigit() and int(options.clients) > 1
@@ -409,38 +385,3 @@ def _only_other_cluster() -> str:
         told = f"there are {', '.join(names)}; name one" if names else "none runs without a notebook"
         raise SpecError(f"%dtensor_attach: {told}.")
     return names[0]
-
-
-def load(shell: Any) -> None:
-    """Register the magics with `shell`, and warm the template up."""
-    from .client.context import current_client
-    from .completion import register_completers
-    from .launchers.local import local_agent
-
-    magics = DTensorMagics(shell)
-    shell.register_magics(magics)
-    register_completers(shell, magics)
-    # A client that loads the extension, from a profile for instance, starts no agent of its own.
-    if magics.prewarm and current_client() is None:
-        try:
-            local_agent().warm()
-        except (OSError, DTensorMagicError) as error:
-            print(f"dtensor_magic: the background template could not be started ({error}); starts will be slower.")
-
-
-def unload(shell: Any) -> None:
-    """End the clusters and the agent, and take the magics away."""
-    from .completion import unregister_completers
-    from .launchers.local import stop_agent
-
-    for cluster in registry.all():
-        cluster.shutdown()
-    stop_agent()
-    magics = shell.magics_manager.registry.pop(DTensorMagics.__name__, None)
-    if magics is not None:
-        for kind, names in magics.magics.items():
-            for name in names:
-                shell.magics_manager.magics[kind].pop(name, None)
-        if magics in shell.configurables:
-            shell.configurables.remove(magics)
-    unregister_completers(shell)

@@ -107,3 +107,37 @@ def split_cell_options(
         options[option] = next(group for group in value.groups() if group is not None)
         rest = rest[value.end() :]
     return options, rest
+
+
+def parse_whole(text: str | None, what: str, right: str, *, least: int | None = 1) -> int | None:
+    """Read a whole number of at least `least`; None stays None.
+
+    Raises
+    ------
+    SpecError
+        That begins with `what` and says that it is not `right`.
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"[+-]?[0-9]+", text) or (least is not None and int(text) < least):
+        raise SpecError(f"{what}: {text!r} is not {right}.")
+    return int(text)
+
+
+def parse_time(text: str | None, what: str = "timeout", unit: str = "seconds") -> float | None:
+    """Read a time above 0, in `unit`; None stays None.
+
+    Raises
+    ------
+    SpecError
+        That begins with `what`.
+    """
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise SpecError(f"{what}: {text!r} is not a time; give {unit} above 0.")
+    return number
