@@ -13,14 +13,22 @@ from uuid import uuid4
 
 from .clients import ClientGroup
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
-from .errors import AgentError, CellTimeoutError, ClientsInterruptedError, ClusterStateError, SpecError
+from .errors import (
+    AgentError,
+    CellTimeoutError,
+    ClientDiedError,
+    ClientsInterruptedError,
+    ClusterStateError,
+    DTensorMagicError,
+    SpecError,
+)
 from .execution.cell import CellRun
 from .execution.detective import Detective
 from .execution.ladder import Ladder, interrupt_strangers
 from .execution.turns import Turns
 from .execution.watch import CellWatch
 from .jobs import check_ports_free
-from .keeping import KeepReport, restore, save
+from .keeping import KeepReport, Saved, restore, save
 from .launchers.connection import AgentConnection, attach_to
 from .launchers.local import LocalAgent, current_agent, local_agent
 from .loop import driver
@@ -45,6 +53,8 @@ class BackgroundCluster(Cluster):
         self._ended_by = ""
         self._ladder: Ladder | None = None
         self._agent: AgentConnection | None = None
+        #: Variables that a restart wrote down and has not brought back yet: its start failed, or a set-up cell.
+        self._saved: Saved | None = None
 
     @classmethod
     def launch(
@@ -54,7 +64,7 @@ class BackgroundCluster(Cluster):
         if spec.name:
             check_name_free(spec.name)
         check_ports_free(plan.jobs)
-        cluster = cls(spec.name or free_name(), spec, plan, environ)
+        cluster = cls(spec.name or free_name(cluster.name for cluster in registry.all()), spec, plan, environ)
         cluster._start(progress)
         return cluster
 
@@ -79,7 +89,7 @@ class BackgroundCluster(Cluster):
             future.result()
         except BaseException:
             future.cancel()
-            driver().call(group.settled())
+            driver().finish(group.settled())
             raise
         self._own(agent, group)
 
@@ -134,7 +144,7 @@ class BackgroundCluster(Cluster):
             raise ClusterStateError(f"{self.name} was started by exec, and its clients end with this notebook.")
         if self._turns.taken:
             raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
-        driver().call(group.detach(lease * 60))
+        driver().finish(group.detach(lease * 60))
         group.agent.leased.add(self.name)
         self._group = None
         self._ended_by = "%dtensor_detach"
@@ -159,6 +169,11 @@ class BackgroundCluster(Cluster):
 
     def _members(self) -> ClientGroup:
         if self._group is None:
+            if self._saved is not None:
+                raise ClusterStateError(
+                    f"{self.name} has no clients since a restart failed; its variables are safe: "
+                    "%dtensor_restart --keep all tries again."
+                )
             by = f" by {self._ended_by}" if self._ended_by else ""
             raise ClusterStateError(f"{self.name} was shut down{by}; %dtensor_init starts a new one.")
         if not self._group.agent.alive:
@@ -199,21 +214,32 @@ class BackgroundCluster(Cluster):
         self, code: str, on: tuple[int, ...], timeout: float | None, output: str, *, setup: bool
     ) -> CellResult:
         group = self._members()
+        dead = [client for client in on if client in group.exits]
+        if dead:
+            text = group.exits[dead[0]]
+            death = ClientDiedError(self.name, dead[0], text, where="before this cell, which was not run")
+            death.hint = closed_hint(group.closed_reason)
+            raise death
         run = CellRun(code, on)
         watch = CellWatch(run, self.name, output, labelled=self.plan.clients > 1)
         self._ladder = Ladder(group, run)
         follower = driver().submit(self._attend(group, run))
+        open_before = not group.closed_reason
         try:
             self._follow(watch, self._ladder, timeout)
+            group.closed_reason = group.closed_reason or run.broken_collective()
+            error = watch.error(lambda client: self.logs(client, 2000))
+            if error is not None:
+                raise error
+        except DTensorMagicError as error:
+            if group.closed_reason:
+                error.hint = closed_hint(group.closed_reason)
+            raise
         finally:
             follower.cancel()
             self._ladder = None
-        group.closed_reason = group.closed_reason or run.broken_collective()
-        error = watch.error(lambda client: self.logs(client, 2000))
-        if error is not None:
-            if group.closed_reason:
-                error.hint = closed_hint(group.closed_reason)
-            raise error
+            if open_before and group.closed_reason and group.agent.alive:
+                driver().call(group.tell_closed())
         if setup and code not in self.setup_cells:
             self.setup_cells.append(code)
             driver().call(group.tell_story(setup_cells=self.setup_cells))
@@ -240,6 +266,7 @@ class BackgroundCluster(Cluster):
 
     def _climb(self, watch: CellWatch, ladder: Ladder) -> dict[int, str]:
         """Climb the interrupt ladder, showing what clients still say; return what came of each."""
+        watch.interrupted = True
         climbing = driver().submit(ladder.climb())
         while True:
             try:
@@ -293,42 +320,61 @@ class BackgroundCluster(Cluster):
             mesh=self.spec.mesh if mesh is None else mesh,
             background=self.spec.background or clients == 1,
         )
-        group = self._members()
-        plan = spec.plan(self._environ)
+        if self._saved is None:
+            self._members()
+        plan = self._plan_again(spec, mesh)
         if self._turns.taken:
             raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
         with self._turns.turn():
-            saved = None
-            if keep is not None:
+            if keep is None:
+                self._forget_saved()
+            elif self._saved is None:
+                group = self._members()
                 folder = group.agent.folder / f"kept-{uuid4().hex[:8]}"
-                saved = driver().call(save(group, folder, None if list(keep) == ["all"] else keep))
+                self._saved = driver().call(save(group, folder, None if list(keep) == ["all"] else keep))
             self._end()
             self.spec, self.plan = spec, plan
             try:
                 self._start(progress)
             except BaseException:
-                registry.remove(self)
+                if self._saved is None:
+                    registry.remove(self)
+                self._ended_by = "a restart that failed"
                 raise
+        if replay or self._saved is not None:
+            for cell in self.setup_cells:
+                self.run(cell, output="none")
+        if self._saved is None:
+            return None
+        report = driver().call(restore(self._members(), self._saved))
+        self._forget_saved()
+        return report
+
+    def _plan_again(self, spec: ClusterSpec, mesh: str | None) -> ClusterPlan:
         try:
-            if replay or saved is not None:
-                for cell in self.setup_cells:
-                    self.run(cell, output="none")
-            return driver().call(restore(self._members(), saved)) if saved is not None else None
-        finally:
-            if saved is not None:
-                saved.clear()
+            return spec.plan(self._environ)
+        except SpecError as error:
+            if spec.mesh and mesh is None:
+                raise SpecError(f"{error} The mesh is the one from before; give --mesh for another.") from None
+            raise
+
+    def _forget_saved(self) -> None:
+        if self._saved is not None:
+            self._saved.clear()
+            self._saved = None
 
     def logs(self, client: int, size: int = 4000) -> str:
         """Return the end of a client's log."""
         self.check_clients([client])
         try:
             return driver().call(self._members().log(client, size))
-        except AgentError as error:
+        except (AgentError, ClusterStateError) as error:
             return f"(the log cannot be read: {error})"
 
     def shutdown(self) -> None:
         """End the clients together; twice is no error."""
         self._end()
+        self._forget_saved()
         if self._agent is not None and not isinstance(self._agent, LocalAgent):
             # The agent of another notebook, which we attached to: without a cluster and an owner it ends.
             self._agent.hang_up()
@@ -339,7 +385,7 @@ class BackgroundCluster(Cluster):
         group, self._group = self._group, None
         if group is not None:
             group.agent.leased.discard(self.name)
-            driver().call(group.close())
+            driver().finish(group.close())
 
 
 def closed_hint(reason: str) -> str:

@@ -176,6 +176,11 @@ class ClientGroup:
         self._story.update(story)
         await self.agent.request("clusters.update", name=self.name, facts={"story": self._story})
 
+    async def tell_closed(self) -> None:
+        """Have every view say that collectives cannot run any more."""
+        told = f"collectives are closed: {self.closed_reason}"
+        await self.agent.request("clusters.update", name=self.name, facts={"last_error": told})
+
     async def settled(self) -> None:
         """Return when a start that was cancelled has cleared up after itself."""
         if self._starting is not None:
@@ -287,13 +292,19 @@ class ClientGroup:
         code = await manager.process.wait()
         if self._start_method == "exec" and self.agent.alive:
             await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
-        self.exits[client] = "called exit() and ended" if client in self._leaving else describe_exit(code)
+        self.exits[client] = self._describe(client, code)
         self.closed_reason = self.closed_reason or f"client {client} {self.exits[client]}"
         self._died.set()
         for run, member in list(self._runs.values()):
             if member == client:
                 run.died(client, self.exits[client])
         self.on_death(client)
+
+    def _describe(self, client: int, code: int | None) -> str:
+        """Say how a client ended: the culprit, not the messenger."""
+        if not self.agent.alive:
+            return "ended with its host agent, which died"
+        return "called exit() and ended" if client in self._leaving else describe_exit(code)
 
     async def _start_error(self) -> StartError:
         state = await self.state(sample=False)

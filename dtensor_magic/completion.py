@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,10 @@ from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
 
 _CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
+
+_LINE = re.compile(r"\s*%{1,2}(dtensor\w*)\s.*")
+
+_IDENTIFIER = "dtensor_magic.LineMatcher"
 
 
 def _names() -> list[str]:
@@ -31,50 +36,84 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
 }
 
 
+class LineMatcher:
+    """Completes lines that are one of our magics'.
+
+    Parameters
+    ----------
+    magics : DTensorMagics
+    """
+
+    def __init__(self, magics: Any) -> None:
+        self._magics = magics
+
+    def hook(self, _shell: Any, event: Any) -> list[str]:
+        """Answer IPython's ``complete_command`` hook."""
+        match = _LINE.fullmatch(event.line)
+        return candidates(self._magics, match.group(1), event.line)[1] if match else []
+
+    def match(self, context: Any) -> Any:
+        """Answer IPython 8.6's matchers, which may keep all others out: Python names are no options."""
+        from IPython.core.completer import SimpleCompletion
+
+        line = context.line_with_cursor[: context.cursor_position]
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return {"completions": []}
+        fragment, found = candidates(self._magics, match.group(1), line)
+        if not found and match.group(1) == "dtensor":
+            # Code, after the options.
+            return {"completions": []}
+        return {
+            "completions": [SimpleCompletion(text=text) for text in found],
+            "matched_fragment": fragment,
+            "suppress": True,
+            "ordered": True,
+        }
+
+
 def register_completers(shell: Any, magics: Any) -> None:
     """Have `shell` complete the lines of `magics`."""
-    for name in _magic_names(magics):
-        for prefix in ("%", "%%", ""):
-            shell.set_hook("complete_command", _completer(magics, name), str_key=prefix + name)
+    matcher = LineMatcher(magics)
+    completer: Any = getattr(shell, "Completer", None)
+    if hasattr(completer, "custom_matchers"):
+        from IPython.core.completer import context_matcher
+
+        # The decorator writes attributes, which a bound method does not take.
+        match = context_matcher(identifier=_IDENTIFIER, priority=1000)(lambda context: matcher.match(context))  # noqa: PLW0108
+        completer.custom_matchers.append(match)
+    else:
+        shell.set_hook("complete_command", matcher.hook, re_key=r"%{1,2}dtensor")
 
 
 def unregister_completers(shell: Any) -> None:
     """Undo :func:`register_completers`."""
+    completer = getattr(shell, "Completer", None)
+    matchers = getattr(completer, "custom_matchers", [])
+    matchers[:] = [matcher for matcher in matchers if getattr(matcher, "matcher_identifier", "") != _IDENTIFIER]
     table = shell.strdispatchers.get("complete_command")
     if table is not None:
-        for key in [key for key in table.strs if key.lstrip("%").startswith("dtensor")]:
-            del table.strs[key]
+        for pattern in [pattern for pattern in table.regexs if "dtensor" in pattern.pattern]:
+            del table.regexs[pattern]
 
 
-def _magic_names(magics: Any) -> set[str]:
-    return {name for names in magics.magics.values() for name in names}
-
-
-def _completer(magics: Any, name: str) -> Callable[[Any, Any], list[str]]:
-    def complete(_shell: Any, event: Any) -> list[str]:
-        return candidates(magics, name, event.line)
-
-    return complete
-
-
-def candidates(magics: Any, name: str, line: str) -> list[str]:
-    """Return what may stand at the end of `line`, a line of magic `name`."""
+def candidates(magics: Any, name: str, line: str) -> tuple[str, list[str]]:
+    """Return the word at the end of `line`, a line of magic `name`, and what it may be."""
     words = _words(line)
-    at_word = not line[-1:].isspace()
-    last = words[-1] if at_word and len(words) > 1 else ""
-    before = words[-2] if last and len(words) > 2 else words[-1] if not last and len(words) > 1 else ""
+    last = "" if line[-1:].isspace() or len(words) == 1 else words[-1]
+    before = words[-2 if last else -1]
     option, equals, value = last.partition("=")
     if equals and option in _VALUES:
-        return [f"{option}={found}" for found in _VALUES[option]() if found.startswith(value)]
+        return value, [found for found in _VALUES[option]() if found.startswith(value)]
     if before in _VALUES:
-        return [found for found in _VALUES[before]() if found.startswith(last)]
+        return last, [found for found in _VALUES[before]() if found.startswith(last)]
     options = _CELL_OPTIONS if name == "dtensor" else _options(magics, name)
-    found = [option for option in options if option.startswith(last) and option not in words]
+    found = [option for option in options if option.startswith(last) and option not in words[:-1]]
     if name == "dtensor_init" and not any(word.upper() in DEVICE_TYPES for word in words[1:]):
-        found += [kind for kind in DEVICE_TYPES if kind.startswith(last.upper())]
+        found = [kind for kind in DEVICE_TYPES if kind.startswith(last.upper())] + found
     if name == "dtensor_logs" and not last.startswith("-"):
-        found += _client_ids()
-    return found
+        found = [client for client in _client_ids() if client.startswith(last)] + found
+    return last, found if last or name != "dtensor" else []
 
 
 def _words(line: str) -> list[str]:
@@ -88,4 +127,4 @@ def _words(line: str) -> list[str]:
 def _options(magics: Any, name: str) -> list[str]:
     parser = getattr(getattr(magics, name), "parser", None)
     actions = parser._actions if parser is not None else []  # noqa: SLF001 - argparse has no public listing
-    return [option for action in actions for option in action.option_strings if option.startswith("--")]
+    return [option for action in actions for option in action.option_strings if option != "-h"]

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from IPython.core.error import UsageError
 
-from .state import client_ranges
+from .state import name_clients
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class DTensorMagicError(Exception):
     """Base of all errors that dtensor_magic raises.
 
     IPython shows the message alone: where in our code it was raised is no help to a user.
+
+    Attributes
+    ----------
+    hint : str
+        What the user should do next, where there is something to do.
     """
 
+    hint = ""
+
     def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
+        return [f"{type(self).__name__}: {self}", *([self.hint] if self.hint else [])]
 
 
 class SpecError(DTensorMagicError, UsageError):  # type: ignore[misc]  # IPython carries no types
@@ -103,14 +113,13 @@ class CellError(DTensorMagicError):
         self.evalue = evalue
         self.remote_traceback = list(remote_traceback)
         self.others = dict(others or {})
-        #: What the user should do next, where the mesh cannot be used any more.
-        self.hint = ""
-        noun = "client" if len(self.clients) == 1 else "clients"
-        super().__init__(f"{noun} {client_ranges(self.clients)} of {cluster}: {ename}: {evalue}")
+        super().__init__(f"{name_clients(self.clients)} of {cluster}: {ename}: {evalue}")
+        if hasattr(self, "add_note"):
+            # A plain Python prompt shows notes; IPython asks for what is below.
+            self.add_note("\n".join(_ANSI.sub("", part) for part in self.remote_traceback))
 
     def _render_traceback_(self) -> list[str]:
-        noun = "client" if len(self.clients) == 1 else "clients"
-        head = f"\x1b[1;31m{noun} {client_ranges(self.clients)} of {self.cluster} raised:\x1b[0m"
+        head = f"\x1b[1m{name_clients(self.clients)} of {self.cluster} raised:\x1b[0m"
         tail = [describe_outcomes(self.others)] if self.others else []
         tail += [self.hint] if self.hint else []
         body = [line for part in self.remote_traceback for line in part.split("\n")]
@@ -136,12 +145,9 @@ class ClientDiedError(DTensorMagicError):
         self.log_tail = log_tail
         place = f" {where}" if where else ""
         super().__init__(f"client {client} of {cluster} {exit_text}{place}. Its own shards and values are gone.")
-        #: What the user should do next.
-        self.hint = ""
 
     def _render_traceback_(self) -> list[str]:
         lines = super()._render_traceback_()
-        lines += [self.hint] if self.hint else []
         if self.log_tail:
             lines += ["", f"The end of client {self.client}'s log:", *self.log_tail.rstrip().splitlines()]
         return lines
@@ -162,9 +168,9 @@ class CellTimeoutError(DTensorMagicError):
         self.cluster = cluster
         self.clients = tuple(clients)
         self.timeout = timeout
+        verb = "was" if len(self.clients) == 1 else "were"
         super().__init__(
-            f"clients {client_ranges(self.clients)} of {cluster} had not finished after {timeout:g} s "
-            "and were interrupted"
+            f"{name_clients(self.clients)} of {cluster} had not finished after {timeout:g} s and {verb} interrupted"
         )
 
 
@@ -184,7 +190,7 @@ class ClientsInterruptedError(DTensorMagicError, KeyboardInterrupt):
 
 
 def describe_outcomes(outcomes: dict[int, str]) -> str:
-    """Say alike outcomes once: ``clients 0, 2-3 interrupted; client 1 finished``."""
+    """Say alike outcomes once: ``clients 0, 2-3 were interrupted; client 1 had finished``."""
     by_text: dict[str, list[int]] = {}
     for client, text in sorted(outcomes.items()):
         by_text.setdefault(text, []).append(client)
@@ -192,5 +198,5 @@ def describe_outcomes(outcomes: dict[int, str]) -> str:
     for text, clients in by_text.items():
         several = len(clients) > 1
         words = "were " + text.removeprefix("was ") if several and text.startswith("was ") else text
-        parts.append(f"client{'s' * several} {client_ranges(clients)} {words}")
+        parts.append(f"{name_clients(clients)} {words}")
     return "; ".join(parts)

@@ -17,6 +17,7 @@ TIMEOUT = 300.0
 
 _SALVAGE = "dtensor_salvage_request"
 _RESTORE = "dtensor_restore_request"
+_BIND = "dtensor_bind_request"
 
 
 @dataclass
@@ -54,7 +55,7 @@ class KeepReport:
     Attributes
     ----------
     kept : list of str
-        Names that all new clients have.
+        Names that all new clients have; imported modules, which they have too, are not told.
     lost : dict of str to str
         Why a name is not kept, by name.
     notes : list of str
@@ -122,7 +123,12 @@ async def restore(group: ClientGroup, saved: Saved) -> KeepReport:
         have = [client for client in members if name in kept[client]]
         report.lost.setdefault(name, f"only on client {client_ranges(have)}")
     order = saved.names[donors[0]]
-    report.kept = [name for name in order if name in everywhere and name not in report.lost]
+    bound = [name for name in order if name in everywhere and name not in report.lost]
+    await asyncio.gather(
+        *(group.ask(client, _BIND, {"names": bound}, TIMEOUT, channel="shell") for client in members)
+    )
+    modules = set(answers[0].get("modules", ()))
+    report.kept = [name for name in bound if name not in modules]
     for client, reason in saved.silent.items():
         report.notes.append(
             f"client {client} {reason.partition(chr(10))[0]}: its host values are those of client {donors[0]}, "

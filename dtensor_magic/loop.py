@@ -44,6 +44,23 @@ class DriverLoop:
             future.cancel()
             raise
 
+    def finish(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` to its end, also when an interrupt comes meanwhile, which is raised then.
+
+        For what must not be left half done. The coroutine must end by itself within bounds.
+        """
+        future = self.submit(coroutine)
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                result = future.result()
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+        return result
+
     async def on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Await `coroutine` on this loop from a coroutine on any loop."""
         if asyncio.get_running_loop() is self.loop:

@@ -365,6 +365,10 @@ def _suggest(message: str, magic: Any) -> str:
     if match is None:
         return f"{message.rstrip('.')}."
     word = match.group(1)
+    if word.isdigit():
+        return f"{word} is no option; did you mean -n {word}?"
+    if re.fullmatch(r"\w+=-?\d+", word):
+        return f"{word} is no option; a mesh is written without blanks: --mesh batch=4,{word}"
     known = [option for action in magic.parser._actions for option in action.option_strings]  # noqa: SLF001
     near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"%{magic.__name__}? lists the options."

@@ -39,6 +39,7 @@ class ClientManager(AsyncKernelManager):
         )
         self.agent = agent
         self._cluster, self._client = cluster, client
+        options: list[str] = []
         if start_method == "fork":
             provisioner = {
                 "provisioner_name": "dtensor-magic",
@@ -46,8 +47,10 @@ class ClientManager(AsyncKernelManager):
             }
         else:
             provisioner = {"provisioner_name": "local-provisioner", "config": {}}
+            # As ipykernel's own kernelspec has it, or the debugger warns at each start.
+            options = ["-Xfrozen_modules=off"] if sys.version_info >= (3, 11) else []
         self._client_spec = KernelSpec(
-            argv=[sys.executable, "-m", MODULE, "-f", "{connection_file}"],
+            argv=[sys.executable, *options, "-m", MODULE, "-f", "{connection_file}"],
             display_name="DTensor client",
             language="python",
             metadata={"kernel_provisioner": provisioner},

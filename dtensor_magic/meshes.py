@@ -59,13 +59,16 @@ class MeshSpec:
         """
         devices = devices_per_client * clients
         known = math.prod(size for _, size in self.dims if size != -1)
-        have = f"{devices_per_client} x {clients} clients = {devices} devices"
+        plural = "s" * (clients != 1)
+        have = f"{clients} client{plural} with {devices_per_client} device{'s' * (devices_per_client != 1)} each"
         if any(size == -1 for _, size in self.dims):
             if devices % known:
-                raise SpecError(f"mesh: {self} cannot be filled: {have} do not divide by {known}.")
+                raise SpecError(
+                    f"mesh: {self} cannot be filled: {have}, {devices} in all, do not divide by {known}."
+                )
             return MeshSpec(tuple((name, devices // known if size == -1 else size) for name, size in self.dims))
         if known != devices:
-            raise SpecError(f"mesh: {self} has {known} devices, but there are {have}; the two must be equal.")
+            raise SpecError(f"mesh: {self} has {known} devices, but {have} make {devices}; the two must be equal.")
         return self
 
     def __str__(self) -> str:

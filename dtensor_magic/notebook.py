@@ -38,6 +38,7 @@ class NotebookCluster(Cluster):
         self._ready: Initialised | None = ready
         self._created = time.time()
         self._process = psutil.Process()
+        self._pushed: dict[str, Any] = {}
 
     @classmethod
     def launch(
@@ -67,7 +68,8 @@ class NotebookCluster(Cluster):
             ready = initialise(told)
         except Exception as error:
             raise StartError(_explain(error, plan), client=client) from error
-        cluster = cls(spec.name or free_name(), spec, plan, environ, ready)
+        name = spec.name or free_name(cluster.name for cluster in registry.all())
+        cluster = cls(name, spec, plan, environ, ready)
         cluster.push_names()
         return cluster
 
@@ -104,7 +106,18 @@ class NotebookCluster(Cluster):
 
         shell = get_ipython()
         if shell is not None:
-            shell.push(self.names(), interactive=False)
+            self._pushed = self.names()
+            shell.push(self._pushed, interactive=False)
+
+    def _take_names_back(self) -> None:
+        """Remove from the notebook's namespace what :meth:`push_names` put there, where it is still that."""
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        for name, value in self._pushed.items():
+            if shell is not None and name not in ("tf", "dtensor") and shell.user_ns.get(name) is value:
+                del shell.user_ns[name]
+        self._pushed = {}
 
     def state(self, *, sample: bool = True) -> ClusterState:
         """Return the state of this process."""
@@ -206,6 +219,7 @@ class NotebookCluster(Cluster):
         if self._ready is None:
             return
         self._ready = None
+        self._take_names_back()
         registry.remove(self)
         if not self.plan.multi_client and _is_initialised():
             from tensorflow.experimental import dtensor

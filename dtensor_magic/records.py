@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -156,9 +157,9 @@ def name_taken(name: str) -> str:
     )
 
 
-def free_name() -> str:
-    """Return the first of ``dtensor-1``, ``dtensor-2``, ... that no live cluster has."""
-    taken = {record.name for record in live_records()}
+def free_name(own: Iterable[str] = ()) -> str:
+    """Return the first of ``dtensor-1``, ``dtensor-2``, ... that no live cluster has, nor one of `own`."""
+    taken = {record.name for record in live_records()} | set(own)
     number = 1
     while f"dtensor-{number}" in taken:
         number += 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .errors import StartError
 from .plan import ClusterPlan
-from .state import ClientState, ClusterState, Phase, client_ranges
+from .state import ClientState, ClusterState, Phase, name_clients
 
 
 def find_culprit(state: ClusterState, exits: Mapping[int, str]) -> ClientState:
@@ -36,7 +36,7 @@ def late_error(plan: ClusterPlan, state: ClusterState, log: str) -> StartError:
     told = [f"client {client.id} is {client.phase.value}" for client in late]
     missing = sorted(set(range(plan.clients)) - {client.id for client in state.clients})
     if missing:
-        told.append(f"client {client_ranges(missing)} has no process yet")
+        told.append(f"{name_clients(missing)} not forked yet")
     where = ", ".join(told) or "no client answers"
     return StartError(
         f"{state.name} did not come up within {plan.options.timeout:g} s: {where}. "

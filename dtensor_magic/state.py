@@ -193,6 +193,12 @@ def client_ranges(clients: Iterable[int]) -> str:
     return ", ".join(parts)
 
 
+def name_clients(clients: Iterable[int]) -> str:
+    """Name clients in a sentence: ``client 2``, ``clients 0-3, 6``."""
+    ids = set(clients)
+    return f"client{'s' * (len(ids) != 1)} {client_ranges(ids)}"
+
+
 def describe_exit(code: int | None) -> str:
     """Say how a process ended, from its exit code (negative: the signal, as in ``subprocess``)."""
     if code is None:

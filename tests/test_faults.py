@@ -148,6 +148,7 @@ def test_a_client_killed_in_a_collective_is_the_culprit(three, capsys, victim):
     report = works_after_rebuild(three, capsys, shards=False)
     assert {"w", "own", "values"} <= set(report.kept)
     assert "was on no client that lives" in report.lost["x"]
+    three.run("assert 'x' not in globals()")
     assert any(f"client {victim} was killed" in note for note in report.notes)
 
 

@@ -137,7 +137,8 @@ def test_local_mode_and_its_repetition():
             "%dtensor_restart --mesh c=2",
             "print(mesh.shape())",
             "%dtensor_shutdown",
-            "from tensorflow.dtensor.python import accelerator_util\nprint(accelerator_util.is_initialized())",
+            "from tensorflow.dtensor.python import accelerator_util\n"
+            "print(accelerator_util.is_initialized(), 'mesh' in globals())",
         ]
     )
     assert outputs[3].stream() == "[2, 2] 0 1\n"
@@ -145,7 +146,7 @@ def test_local_mode_and_its_repetition():
     assert outputs[4].shown[-1]["text/plain"] == "4"
     assert outputs[6].stream() == "2\n"
     assert outputs[8].stream() == "[2]\n"
-    assert outputs[10].stream() == "False\n"
+    assert outputs[10].stream() == "False False\n"
 
 
 def test_a_live_context_is_explained_with_both_ways_out_and_both_work():
@@ -235,12 +236,20 @@ def test_tab_completes_options_and_values():
             reply = client.complete(line, len(line), reply=True, timeout=20)
             return reply["content"]["matches"]
 
-        assert "--logical-cpus" in complete("%dtensor_init CPU --lo")
+        assert complete("%dtensor_init CPU --lo") == ["--logical-cpus"]
         assert complete("%dtensor_init G") == ["GPU"]
-        assert "exec" in complete("%dtensor_init CPU --start-method ")
-        assert "--output" in complete("%%dtensor --o")
-        assert set(complete("%%dtensor --output ")) >= {"fold", "each", "first", "none"}
-        assert "pair" in complete("%dtensor_status --name ")
+        assert complete("%dtensor_init CPU --start-method ") == ["fork", "exec"]
+        assert complete("%dtensor_init --start-method=e") == ["exec"]
+        options = complete("%dtensor_init ")
+        assert options[:3] == ["CPU", "GPU", "TPU"]
+        assert {"-n", "--clients", "--mesh", "--lease"} <= set(options)
+        assert all(option.startswith("-") for option in options[3:])
+        assert complete("%%dtensor --ou") == ["--output"]
+        assert complete("%%dtensor --output ") == ["fold", "each", "first", "none"]
+        assert complete("%dtensor_status --name ") == ["pair"]
+        assert complete("%dtensor_restart --keep ") == ["all"]
+        # Other cells complete as ever.
+        assert "import" in complete("imp")
 
 
 def test_each_magic_has_help():
@@ -317,7 +326,7 @@ def test_interrupting_a_cell_interrupts_its_clients():
         reply = client.get_shell_msg(timeout=20)
         assert time.monotonic() - start < 5
         assert reply["content"]["ename"] == "ClientsInterruptedError"
-        assert "clients 0-1 interrupted" in reply["content"]["evalue"]
+        assert "clients 0-1 were interrupted" in reply["content"]["evalue"]
         _, text = execute(client, "%dtensor print('on')")
         assert "[0-1] on" in text
 
@@ -351,3 +360,50 @@ def test_a_hung_client_does_not_outlive_the_notebook_kernel():
         wait_for(lambda: "begun" in str(client.get_iopub_msg(timeout=20)["content"].get("text")))
         os.kill(manager.provisioner.pid, signal.SIGKILL)
         wait_for(lambda: gone(children), timeout=5, what="a hung client outlives the notebook kernel")
+
+
+def test_figures_of_clients_come_through_as_images():
+    code = "%%dtensor\nimport matplotlib.pyplot as plt\nplt.plot([client_id, 2])\nplt.title(f'client {client_id}')\nplt.show()"
+    outputs = run_notebook([LOAD, "%dtensor_init CPU -n 2", code])
+    figures = [data for data in outputs[2].shown if "image/png" in data]
+    assert len(figures) == 2
+    assert figures[0]["image/png"] != figures[1]["image/png"]
+
+
+def test_clusters_of_one_notebook_never_share_a_name():
+    outputs = run_notebook(
+        [
+            LOAD,
+            "one = %dtensor_init CPU",
+            "two = %dtensor_init CPU -n 2\nassert one.name != two.name",
+            "%dtensor_shutdown --all",
+        ]
+    )
+    assert outputs[3].stream() == "ended: dtensor-1, dtensor-2\n"
+
+
+def test_two_notebooks_with_a_cluster_each_do_not_see_one_another():
+    with kernel() as (_, one), kernel() as (_, two):
+        for client in (one, two):
+            reply, _ = execute(client, f"{LOAD}\n%dtensor_init CPU -n 2 --mesh x=2")
+            assert reply["status"] == "ok", reply
+        execute(one, "%dtensor where = 'one'")
+        execute(two, "%dtensor where = 'two'")
+        _, text = execute(
+            one,
+            "%dtensor print(where, int(tf.reduce_sum(dtensor.call_with_layout(tf.ones, dtensor.Layout(['x'], mesh), shape=(2,)))))",
+        )
+        assert text == "[0-1] one 2\n"
+        reply, _ = execute(two, "%dtensor raise ValueError")
+        assert reply["status"] == "error"
+        execute(two, "%dtensor_shutdown")
+        _, text = execute(one, "%dtensor print(where)")
+        assert text == "[0-1] one\n"
+
+
+def test_likely_slips_are_understood():
+    outputs = run_notebook(
+        [LOAD, "%dtensor_init CPU 4", "%dtensor_init CPU -n 4 --mesh batch=2, model=2"], allow_errors=True
+    )
+    assert "did you mean -n 4?" in outputs[1].error["evalue"]
+    assert "without blanks" in outputs[2].error["evalue"]

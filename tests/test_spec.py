@@ -19,7 +19,7 @@ BAD = [
     ({"clients": 0}, "0 is not a client count"),
     ({"clients": -2}, "-2 is not a client count"),
     ({"clients": 5000}, "1 to 1024"),
-    ({"clients": 4, "mesh": "batch=3"}, "batch=3 has 3 devices, but there are 1 x 4 clients = 4 devices"),
+    ({"clients": 4, "mesh": "batch=3"}, "batch=3 has 3 devices, but 4 clients with 1 device each make 4"),
     ({"clients": 2, "mesh": "batch=3,model=-1"}, "do not divide by 3"),
     ({"clients": 4, "mesh": "batch"}, "'batch' is not name=size"),
     ({"clients": 4, "mesh": "4"}, "'4' is not name=size"),

@@ -15,7 +15,7 @@ from conftest import our_processes, wait_for
 
 from dtensor_magic import Cluster
 from dtensor_magic.cluster import registry
-from dtensor_magic.errors import AgentError, DTensorMagicError, SpecError, StartError
+from dtensor_magic.errors import AgentError, ClientDiedError, DTensorMagicError, SpecError, StartError
 from dtensor_magic.launchers.local import current_agent, local_agent
 from dtensor_magic.plan import ClusterPlan
 from dtensor_magic.records import live_records
@@ -150,8 +150,22 @@ def test_a_dead_agent_is_replaced_and_said():
     with pytest.raises(SpecError, match="host agent of .* is gone"):
         cluster.run("1")
     cluster.shutdown()
+    cluster.shutdown()
     with Cluster.start("CPU", clients=2) as second:
         second.run("1", output="none")
+
+
+def test_an_agent_that_dies_during_a_cell_is_the_culprit():
+    cluster = Cluster.start("CPU", clients=2)
+    handle = cluster.run_later("import time; time.sleep(60)")
+    wait_for(lambda: cluster.state(sample=False).cell)
+    agent = current_agent()
+    assert agent is not None
+    agent.process.kill()
+    agent.process.wait()
+    with pytest.raises(ClientDiedError, match="ended with its host agent, which died"):
+        handle.wait(10)
+    cluster.shutdown()
 
 
 def test_a_dead_template_is_replaced_and_clients_live_on(capsys):

@@ -41,7 +41,6 @@ KERNEL_MODULES = (
     "IPython.core.oinspect",
     "IPython.core.magics",
     "IPython.extensions.storemagic",
-    "matplotlib_inline.backend_inline",
     "tornado.platform.asyncio",
     "zmq.eventloop.zmqstream",
     "cloudpickle",
@@ -50,7 +49,7 @@ KERNEL_MODULES = (
 )
 TENSORFLOW_MODULES = ("tensorflow", "tensorflow.experimental.dtensor", "tensorflow.dtensor.python.api")
 
-_OPTIONAL = {"debugpy", "ipykernel.debugger", "matplotlib_inline.backend_inline"}
+_OPTIONAL = {"debugpy", "ipykernel.debugger"}
 
 
 def main(descriptor: int) -> None:

@@ -14,7 +14,7 @@ from traitlets import Instance
 from ..agent.status import StatusWriter
 from ..state import Phase
 from . import stacks
-from .keeping import restore, salvage
+from .keeping import bind, restore, salvage
 from .streams import ClientStream
 
 #: TensorFlow's code for CANCELLED.
@@ -28,7 +28,8 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     ``dtensor_report_request`` is answered with where the main thread stands (see `stacks.report`);
     ``dtensor_abort_request`` aborts this client's collectives, which closes them for good.
 
-    On the shell channel: ``dtensor_salvage_request`` and ``dtensor_restore_request`` (see `keeping`).
+    On the shell channel: ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request``
+    (see `keeping`).
     """
 
     status = Instance(StatusWriter, allow_none=True)
@@ -42,6 +43,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         self.control_handlers["dtensor_abort_request"] = self._on_abort
         self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
         self.shell_handlers["dtensor_restore_request"] = self._on_restore
+        self.shell_handlers["dtensor_bind_request"] = self._on_bind
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
@@ -83,6 +85,9 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
 
     async def _on_restore(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         self._answer("dtensor_restore_reply", stream, ident, parent, lambda asked: restore(self.shell, **asked))
+
+    async def _on_bind(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        self._answer("dtensor_bind_reply", stream, ident, parent, lambda asked: bind(self.shell, **asked))
 
     def _answer(
         self,

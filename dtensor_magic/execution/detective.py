@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from ..state import client_ranges
+from ..state import name_clients
 from .cell import CellRun, Notice, Outcome
 
 #: Seconds before the first look at a cell in which nothing failed.
@@ -121,9 +121,9 @@ class Detective:
             return
         parts = [*_places("wait", waiting, reports), *_places("idle", idle, reports)]
         if finished:
-            parts.append(f"{_noun(finished)} finished the cell")
+            parts.append(f"{name_clients(finished)} finished the cell")
         if self._outsiders:
-            parts.append(f"{_noun(self._outsiders)} did not get the cell (--on)")
+            parts.append(f"{name_clients(self._outsiders)} did not get the cell (--on)")
         self._tell(f"no progress: {'; '.join(parts)}. Interrupt the cell to release them.")
 
     def _tell(self, text: str) -> None:
@@ -132,12 +132,8 @@ class Detective:
             self._run.events.put(Notice(text))
 
 
-def _noun(clients: list[int]) -> str:
-    return f"client{'s' * (len(clients) != 1)} {client_ranges(clients)}"
-
-
 def _who(clients: list[int]) -> str:
-    return f"{_noun(clients)} {'are' if len(clients) != 1 else 'is'}"
+    return f"{name_clients(clients)} {'are' if len(clients) != 1 else 'is'}"
 
 
 def _places(verb: str, clients: list[int], reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -146,7 +142,7 @@ def _places(verb: str, clients: list[int], reports: Mapping[int, Mapping[str, An
     for client in clients:
         by_place.setdefault(describe_place(reports[client]), []).append(client)
     words = {"wait": ("wait", "waits"), "idle": ("are idle", "is idle")}[verb]
-    return [f"{_noun(group)} {words[len(group) == 1]} {place}" for place, group in by_place.items()]
+    return [f"{name_clients(group)} {words[len(group) == 1]} {place}" for place, group in by_place.items()]
 
 
 def describe_place(report: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ class CellWatch:
     def __init__(self, run: CellRun, cluster: str, output: str, *, labelled: bool) -> None:
         self.run = run
         self.results: dict[int, dict[str, Any]] = {}
+        self.interrupted = False
         self._cluster = cluster
         self._shown = {"first": run.clients[:1], "none": ()}.get(output, run.clients)
         self._folder = Folder(self._shown, hold=0.0 if output == "each" else HOLD)
@@ -85,6 +86,9 @@ class CellWatch:
             return
         now = time.monotonic()
         if event.kind == "stream":
+            if self.interrupted and event.content["text"].strip() == "KeyboardInterrupt":
+                # IPython's own note of the interrupt, of which we give a fuller account.
+                return
             self._folder.text(client, event.content["name"], event.content["text"], now)
         else:
             self._folder.rich(client, event.kind, event.content, now)
@@ -108,7 +112,8 @@ class CellWatch:
         if first is None:
             return None
         if first.kind == "died":
-            where = f"while running: {self.run.code.strip().partition(chr(10))[0][:80]}"
+            first_line, newline, _ = self.run.code.strip().partition("\n")
+            where = f"while running: {first_line[:80]}{' ...' if newline else ''}"
             return ClientDiedError(
                 self._cluster, first.client, first.text, where=where, log_tail=log_tail(first.client)
             )

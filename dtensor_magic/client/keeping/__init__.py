@@ -7,7 +7,7 @@ so a mesh of another shape is served too.
 
 from __future__ import annotations
 
-from .restoring import restore
+from .restoring import bind, restore
 from .salvaging import salvage
 
-__all__ = ["restore", "salvage"]
+__all__ = ["bind", "restore", "salvage"]

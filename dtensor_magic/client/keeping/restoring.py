@@ -11,6 +11,9 @@ from typing import Any
 from . import constructors
 from .shards import ShardReader
 
+#: What was read and not yet bound: names are bound on all clients alike, so their driver compares them first.
+_read: dict[str, Any] = {}
+
 
 def restore(
     shell: Any,
@@ -20,9 +23,7 @@ def restore(
     names: Sequence[str],
     tensors: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """Bind the variables that client `donor` saved, with shards from all `clients`.
-
-    Functions and classes that the namespace has already, from set-up cells, stay as they are.
+    """Read the variables that client `donor` saved, with shards from all `clients`; `bind` binds them.
 
     Parameters
     ----------
@@ -34,13 +35,13 @@ def restore(
     Returns
     -------
     dict
-        ``kept``: the names that are bound; ``lost``: the reason for each that is not.
+        ``kept``: the names that were read; ``lost``: the reason for each that could not be; ``modules``: the kept
+        names that are imported modules.
     """
     reader = ShardReader(Path(folder), clients)
     restoring = constructors.current = constructors.Restoring(shell.user_ns, reader, donor)
-    kept: list[str] = []
     lost: dict[str, str] = {}
-    own = {name for name, value in shell.user_ns.items() if isinstance(value, (type, types.FunctionType))}
+    _read.clear()
     try:
         with (Path(folder) / f"c{donor}.pickle").open("rb") as file:
             loader = pickle.Unpickler(file, buffers=reader.buffers(donor))  # noqa: S301 - our own client wrote it
@@ -55,10 +56,22 @@ def restore(
                 missing = [restoring.missing[key] for key in tensors[name] if key in restoring.missing]
                 if missing:
                     lost[name] = missing[0]
-                    continue
-                if name not in own and not (name == "mesh" and "mesh" in shell.user_ns):
-                    shell.user_ns[name] = value
-                kept.append(name)
+                else:
+                    _read[name] = value
     finally:
         constructors.current = None
-    return {"kept": kept, "lost": lost}
+    modules = [name for name, value in _read.items() if isinstance(value, types.ModuleType)]
+    return {"kept": list(_read), "lost": lost, "modules": modules}
+
+
+def bind(shell: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Bind those of the variables that were read, and drop the rest.
+
+    Functions and classes that the namespace has already, from set-up cells, stay as they are, and so does ``mesh``.
+    """
+    for name in names:
+        present = shell.user_ns.get(name)
+        if not isinstance(present, (type, types.FunctionType)) and not (name == "mesh" and present is not None):
+            shell.user_ns[name] = _read[name]
+    _read.clear()
+    return {}

@@ -178,7 +178,7 @@ class ShardReader:
         if missing.any():
             first = tuple(int(axis) for axis in np.argwhere(missing)[0])
             place = [first[axis] + ranges[axis][0] for axis in range(len(ranges))]
-            raise LookupError(f"the part at index {place} was on no client that lives")
+            raise LookupError(f"its part from index {place} on was on no client that lives")
         return out
 
     def _array(self, client: int, dtype: str, shard: StoredShard) -> np.ndarray:
