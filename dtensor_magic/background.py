@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from uuid import uuid4
 
@@ -25,7 +25,7 @@ from .errors import (
 from .execution.cell import CellRun
 from .execution.detective import Detective
 from .execution.ladder import Ladder, interrupt_strangers
-from .execution.turns import Turns
+from .execution.turns import Ticket, Turns
 from .execution.watch import CellWatch
 from .jobs import check_ports_free
 from .keeping import KeepReport, Saved, restore, save
@@ -195,15 +195,13 @@ class BackgroundCluster(Cluster):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
-        started: Callable[[], None] = lambda: None,
-        cancelled: Callable[[], bool] = lambda: False,
+        ticket: Ticket | None = None,
     ) -> CellResult:
         """Run a cell on the clients; see :meth:`Cluster.run`."""
         self._members()
         self.check_cell(code, timeout, output)
         on = self.check_clients(on)
-        with self._turns.turn(self._say_queued, cancelled):
-            started()
+        with self._turns.turn(ticket, self._say_queued):
             return self._run_now(code, on, timeout, output, setup=setup)
 
     def _say_queued(self) -> None:

@@ -17,6 +17,7 @@ from .state import ClusterState, client_ranges
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .execution.turns import Ticket
     from .handles import CellHandle
     from .keeping import KeepReport
     from .plan import ClusterPlan
@@ -142,8 +143,7 @@ class Cluster(ABC):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
-        started: Callable[[], None] = lambda: None,
-        cancelled: Callable[[], bool] = lambda: False,
+        ticket: Ticket | None = None,
     ) -> CellResult:
         """Run a cell on all clients, or those named, and show what they put out.
 
@@ -160,10 +160,8 @@ class Cluster(ABC):
             ``fold``, ``each``, ``first`` or ``none``.
         setup : bool
             Note the cell, if it ends well, as one that a restart runs again.
-        started : callable
-            Called when its turn has come.
-        cancelled : callable
-            Asked while it is queued; True takes the cell back.
+        ticket : Ticket, optional
+            Tells when the cell stands in the queue and when its turn has come, and can take it back.
 
         Raises
         ------

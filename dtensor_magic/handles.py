@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .errors import ClientsInterruptedError, DTensorMagicError
-from .execution.turns import CancelledWhileQueued
+from .execution.turns import CancelledWhileQueued, Ticket
 
 if TYPE_CHECKING:
     from .cluster import CellResult, Cluster
@@ -29,20 +29,19 @@ class CellHandle:
         self._cluster = cluster
         self._code = code
         self._options = options
-        self._started = threading.Event()
-        self._cancelled = threading.Event()
+        self._ticket = Ticket()
         self._result: CellResult | None = None
         self._error: BaseException | None = None
         # The thread writes in this cell's context, so that a notebook shows its output here.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True, name="dtensor-cell")
         self._thread.start()
+        # Cells that are sent after this one stand behind it.
+        self._ticket.entered.wait()
 
     def _run(self) -> None:
         try:
-            self._result = self._cluster.run(
-                self._code, started=self._started.set, cancelled=self._cancelled.is_set, **self._options
-            )
+            self._result = self._cluster.run(self._code, ticket=self._ticket, **self._options)
         except CancelledWhileQueued as error:
             self._error = error
         except DTensorMagicError as error:
@@ -50,15 +49,17 @@ class CellHandle:
             if not isinstance(error, ClientsInterruptedError):
                 sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
                 sys.stderr.flush()
+        finally:
+            self._ticket.entered.set()
 
     @property
     def state(self) -> str:
         """``queued``, ``running``, ``done``, ``failed`` or ``cancelled``."""
         if self._thread.is_alive():
-            return "running" if self._started.is_set() else "queued"
+            return "running" if self._ticket.started.is_set() else "queued"
         if self._error is None:
             return "done"
-        return "cancelled" if self._cancelled.is_set() else "failed"
+        return "cancelled" if self._ticket.cancelled.is_set() else "failed"
 
     def wait(self, timeout: float | None = None) -> CellResult:
         """Return the cell's result when it is over.
@@ -85,8 +86,8 @@ class CellHandle:
 
     def cancel(self) -> None:
         """Take the cell back if its turn has not come; interrupt it if it runs."""
-        self._cancelled.set()
-        if self._thread.is_alive() and self._started.is_set():
+        self._ticket.cancelled.set()
+        if self._thread.is_alive() and self._ticket.started.is_set():
             self._cluster.interrupt()
         self._thread.join(10)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
 
 if TYPE_CHECKING:
+    from .execution.turns import Ticket
     from .handles import CellHandle
     from .keeping import KeepReport
 
@@ -145,8 +146,7 @@ class NotebookCluster(Cluster):
         timeout: float | None = None,
         output: str = "fold",
         setup: bool = False,
-        started: Callable[[], None] = lambda: None,
-        cancelled: Callable[[], bool] = lambda: False,  # noqa: ARG002 - there is no queue here
+        ticket: Ticket | None = None,  # noqa: ARG002 - there is no queue here
     ) -> CellResult:
         """Run a cell in the notebook's own namespace; see :meth:`Cluster.run`.
 
@@ -161,7 +161,6 @@ class NotebookCluster(Cluster):
         clients = self.check_clients(on)
         if timeout is not None:
             raise SpecError("--timeout needs background clients (--background or -n); interrupt this cell by hand.")
-        started()
         start = time.monotonic()
         with _quiet() if output == "none" else contextlib.nullcontext():
             result = _run_here(code)

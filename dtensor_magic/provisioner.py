@@ -7,6 +7,7 @@ with a local kernel it can do with such a one.
 
 from __future__ import annotations
 
+import inspect
 import os
 import pathlib
 import signal
@@ -94,7 +95,9 @@ class ForkProvisioner(KernelProvisionerBase):
         arguments = kwargs.pop("extra_arguments", [])
         if manager is not None:
             session_name = kwargs.get("env", {}).get("JPY_SESSION_NAME", "")
-            manager.write_connection_file(jupyter_session=session_name)
+            # jupyter_client 7 takes no session name.
+            takes_name = session_name and inspect.signature(manager.write_connection_file).parameters
+            manager.write_connection_file(**({"jupyter_session": session_name} if takes_name else {}))
             self.connection_info = manager.get_connection_info()
             command = manager.format_kernel_cmd(extra_arguments=arguments)
         else:

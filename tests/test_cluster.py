@@ -339,7 +339,7 @@ def test_exec_gives_the_same_through_the_stock_provisioner(capsys):
         assert state.phase == ClusterPhase.READY
         assert all(client.pid and client.rss for client in state.clients)
         assert find_record(cluster.name) is not None
-        assert "oneDNN" in cluster.logs(0)
+        assert "written to STDERR" in cluster.logs(0)
         pids = [client.pid for client in state.clients]
         os.kill(pids[1], signal.SIGKILL)
         wait_for(lambda: cluster.state(sample=False).clients[1].phase == Phase.DEAD)

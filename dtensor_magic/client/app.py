@@ -134,6 +134,8 @@ def main() -> None:
     would wait for peers that may be gone.
     """
     orders = take_orders()
+    # ipykernel watches no file descriptors where pytest runs it, but a notebook under test is a notebook.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
     code = 0
     try:
         app = ClientApp.instance()

@@ -31,8 +31,6 @@ class ClientStream(OutStream):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pipe_lock = threading.Lock()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        # ipykernel watches no descriptors where pytest runs it, but a notebook under test is a notebook.
-        kwargs.setdefault("watchfd", "force")
         super().__init__(*args, **kwargs)
 
     def _watch_pipe_fd(self) -> None:

@@ -15,12 +15,29 @@ class CancelledWhileQueued(Exception):  # noqa: N818 - not an error: the user to
     """A cell was taken back before its turn came."""
 
 
+class Ticket:
+    """One cell's place in the queue.
+
+    Attributes
+    ----------
+    entered, started : threading.Event
+        Set when it stands in the queue, and when its turn has come.
+    cancelled : threading.Event
+        To be set by whoever takes the cell back.
+    """
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.started = threading.Event()
+        self.cancelled = threading.Event()
+
+
 class Turns:
     """A queue of threads, of which the first one has its turn."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._queue: deque[object] = deque()
+        self._queue: deque[Ticket] = deque()
 
     @property
     def taken(self) -> bool:
@@ -28,35 +45,34 @@ class Turns:
         return bool(self._queue)
 
     @contextmanager
-    def turn(
-        self, on_wait: Callable[[], None] = lambda: None, cancelled: Callable[[], bool] = lambda: False
-    ) -> Iterator[None]:
+    def turn(self, ticket: Ticket | None = None, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Wait for the turn, have it, and pass it on.
 
         Parameters
         ----------
+        ticket : Ticket, optional
         on_wait : callable
             Called once, if there is a wait.
-        cancelled : callable
-            Asked now and then during the wait.
 
         Raises
         ------
         CancelledWhileQueued
-            If `cancelled` says so.
+            If the ticket is cancelled before its turn.
         """
-        ticket = object()
+        ticket = ticket or Ticket()
         with self._condition:
             self._queue.append(ticket)
             first = self._queue[0] is ticket
+        ticket.entered.set()
         try:
             if not first:
                 on_wait()
             with self._condition:
                 while self._queue[0] is not ticket:
-                    if cancelled():
+                    if ticket.cancelled.is_set():
                         raise CancelledWhileQueued
                     self._condition.wait(_LOOK)
+            ticket.started.set()
             yield
         finally:
             with self._condition:
