@@ -300,10 +300,9 @@ def test_stacks_at_any_time(three):
     wait_for(lambda: three.state(sample=False).cell is not None)
     wait_for(lambda: three.stacks()[0].startswith("waits in a collective"), timeout=20)
     stacks = three.stacks()
-    assert (
-        "cell, line 4, in <module>\n    inner()\n  cell, line 2, in inner\n    return float(tf.reduce_sum(x))"
-        in stacks[0]
-    )
+    frames = [line.strip() for line in stacks[0].splitlines()]
+    assert frames[1].startswith("cell, line 4, in <")
+    assert frames[2:5] == ["inner()", "cell, line 2, in inner", "return float(tf.reduce_sum(x))"]
     assert "is idle" in stacks[1]
     assert "time.sleep(60)" in stacks[1]
     assert "the interpreter does not answer" in stacks[2]

@@ -89,11 +89,22 @@ def _preload() -> dict[str, Any]:
         except ImportError:
             if name not in _OPTIONAL:
                 return {"ready": False, "error": traceback.format_exc()}
+    _warm_tracebacks()
     # Frozen objects are not visited by the children's collector, so their pages stay shared.
     gc.freeze()
     gc.enable()
     threads = len(list(Path("/proc/self/task").iterdir()))
     return {"ready": True, "seconds": time.monotonic() - start, "threads": threads}
+
+
+def _warm_tracebacks() -> None:
+    """Render a traceback: IPython's first one costs a third of a second, which N clients would pay together."""
+    from IPython.core.ultratb import AutoFormattedTB
+
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        AutoFormattedTB(mode="Context", tb_offset=0).text(*sys.exc_info())
 
 
 def _fork_all(connection: socket.socket, requests: list[Mapping[str, Any]], supervisor: int) -> list[int]:

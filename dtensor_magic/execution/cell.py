@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -91,6 +91,8 @@ class CellRun:
         On the monotonic clock.
     released : set of int
         Clients whose collectives were aborted because a peer failed.
+    on_outcome : callable
+        Called, on the driver's loop, whenever the cell is over on a client.
     """
 
     code: str
@@ -99,6 +101,7 @@ class CellRun:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     released: set[int] = field(default_factory=set)
+    on_outcome: Callable[[], None] = lambda: None
     _replies: dict[int, Outcome] = field(default_factory=dict)
     _idle: set[int] = field(default_factory=set)
 
@@ -143,6 +146,7 @@ class CellRun:
         self.events.put(outcome)
         if self.over:
             self.events.put(None)
+        self.on_outcome()
 
     def broken_collective(self) -> str:
         """Return why collectives are closed, if TensorFlow itself gave one up in this cell."""

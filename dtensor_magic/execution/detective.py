@@ -7,6 +7,7 @@ at two looks, and its process uses no CPU between them (`client.stacks`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
@@ -63,11 +64,22 @@ class Detective:
     async def watch(self) -> None:
         """Look again and again until the cell is over."""
         run = self._run
+        news = asyncio.Event()
+        run.on_outcome = news.set
         while not run.over:
+            news.clear()
             failure = run.first_failure()
             if failure is not None or time.monotonic() - run.started >= PATIENCE:
                 await self._look(failure)
-            await asyncio.sleep(INTERVAL if failure is None else INTERVAL_AFTER_FAILURE)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), self._pause(failure))
+
+    def _pause(self, failure: Outcome | None) -> float:
+        """Return the seconds until the next look: no later than the grace's end."""
+        if failure is None:
+            return INTERVAL
+        left = failure.at + self._grace - time.monotonic()
+        return min(INTERVAL_AFTER_FAILURE, left) if left > 0 else INTERVAL_AFTER_FAILURE
 
     async def _look(self, failure: Outcome | None) -> None:
         running = self._run.running

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .cell import CellRun
 
 #: Seconds for a cell's Python code to end by the interrupt alone, before collectives are aborted.
-INTERRUPT_STEP = 0.25
+INTERRUPT_STEP = 0.15
 
 #: Seconds after the interrupt at which it is sent again: a cell may have caught the first.
 AGAIN = 1.0
@@ -63,11 +63,11 @@ class Ladder:
         await self._clients.signal(targets, signal.SIGINT)
         await self._until(start + INTERRUPT_STEP)
         if not run.over and not self._hurry.is_set():
-            await asyncio.gather(*(self._release(client) for client in run.running))
+            await self._release(run.running, start + AGAIN)
             await self._until(start + AGAIN)
         if not run.over and not self._hurry.is_set():
             await self._clients.signal(run.running, signal.SIGINT)
-            await asyncio.gather(*(self._release(client) for client in run.running))
+            await self._release(run.running, start + KILL_STEP)
             await self._until(start + KILL_STEP)
         killed = run.running
         if killed:
@@ -77,7 +77,16 @@ class Ladder:
             self._done[client] = "did not stop and had to be killed"
         return {client: self._outcome(client, targets) for client in run.clients}
 
-    async def _release(self, client: int) -> None:
+    async def _release(self, clients: list[int], deadline: float) -> None:
+        """Abort the collectives of those clients that wait in one. One that does not answer holds up nobody."""
+        tasks = [asyncio.ensure_future(self._release_one(client)) for client in clients]
+        while tasks and not self._run.over and not self._hurry.is_set() and time.monotonic() < deadline:
+            _, pending = await asyncio.wait(tasks, timeout=0.02)
+            tasks = list(pending)
+        for task in tasks:
+            task.cancel()
+
+    async def _release_one(self, client: int) -> None:
         report = await self._clients.report(client)
         if report is not None and report["waiting"] and client in self._run.running:
             await self._clients.abort(client, "interrupted by the user")
