@@ -20,10 +20,15 @@ def collective(mesh: dtensor.Mesh) -> float:
     return float(tf.reduce_sum(part))
 
 
-def initialise_and_sum() -> float:
-    """Initialise DTensor from the environment, and return the first collective's result on all clients."""
+def initialise() -> dtensor.Mesh:
+    """Initialise DTensor from the environment, and return a mesh over all clients with the dimension x."""
     dtensor.initialize_accelerator_system("CPU")
-    return collective(dtensor.create_distributed_mesh([("x", dtensor.num_clients())], device_type="CPU"))
+    return dtensor.create_distributed_mesh([("x", dtensor.num_clients())], device_type="CPU")
+
+
+def initialise_and_sum() -> float:
+    """Initialise DTensor, and return the first collective's result on all clients."""
+    return collective(initialise())
 
 
 if __name__ == "__main__":

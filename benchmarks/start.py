@@ -78,7 +78,7 @@ def by_hand(clients: int) -> dict[str, Any]:
                 text=True,
                 env={**os.environ, **variables},
             )
-            for variables in _variables(clients)
+            for variables in client_variables(clients)
         ]
         try:
             lines = [copy.stdout.readline() for copy in copies if copy.stdout]
@@ -103,7 +103,7 @@ def ipyparallel(clients: int) -> dict[str, Any]:
         ready = time.perf_counter() - began
         pending = [
             connection[engine].apply_async(_in_engine, variables, str(PROGRAM.parent))
-            for engine, variables in zip(connection.ids, _variables(clients), strict=True)
+            for engine, variables in zip(connection.ids, client_variables(clients), strict=True)
         ]
         answers = [answer.get() for answer in pending]
         seconds = time.perf_counter() - began
@@ -123,7 +123,7 @@ def _in_engine(variables: dict[str, str], folder: str) -> tuple[float, int]:
     return initialise_and_sum(), os.getpid()
 
 
-def _variables(clients: int) -> list[dict[str, str]]:
+def client_variables(clients: int) -> list[dict[str, str]]:
     """Return each client's ``DTENSOR_*`` variables; none for a single one, which is TensorFlow's local mode."""
     if clients == 1:
         return [{}]

@@ -1,7 +1,8 @@
 """Run notebooks headless, and print what they say: ``python examples/run.py [NOTEBOOK ...]``.
 
 Without arguments it runs every notebook beside this file. They run in this Python environment, whichever kernels
-are installed. The first cell that fails ends the run, with its traceback and exit code 1.
+are installed. The first cell that fails ends the run, with its traceback and exit code 1. After a cell with the tag
+``raises-exception``, which is meant to fail, it goes on.
 """
 
 from __future__ import annotations
