@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from .errors import (
     ClientsInterruptedError,
     ClusterStateError,
     DTensorMagicError,
+    NameTakenError,
     SpecError,
 )
 from .execution.cell import CellRun
@@ -37,6 +39,9 @@ from .records import find_record, free_name, live_records
 from .spec import ClusterSpec
 from .stacks import stack_text
 from .state import ClusterState, Phase
+
+#: Seconds that a cluster lives on whose attaching failed.
+DETACHED_LEASE = 600.0
 
 #: Seconds between two looks at the clients while they come up.
 _PROGRESS_INTERVAL = 0.1
@@ -64,9 +69,16 @@ class BackgroundCluster(Cluster):
         if spec.name:
             check_name_free(spec.name)
         check_ports_free(plan.jobs)
-        cluster = cls(spec.name or free_name(cluster.name for cluster in registry.all()), spec, plan, environ)
-        cluster._start(progress)
-        return cluster
+        while True:
+            cluster = cls(spec.name or free_name(cluster.name for cluster in registry.all()), spec, plan, environ)
+            try:
+                cluster._start(progress)
+            except NameTakenError:
+                if spec.name:
+                    raise
+                # Another notebook took the name in the meantime; there are more.
+                continue
+            return cluster
 
     def _start(self, progress: Progress | None) -> None:
         agent = self._agent or local_agent()
@@ -127,12 +139,22 @@ class BackgroundCluster(Cluster):
             if agent is not own:
                 agent.hang_up()
             raise SpecError(str(error)) from None
-        story = description["facts"]["story"]
-        spec = ClusterSpec(**story["spec"])
-        cluster = cls(name, spec, spec.plan(story["environ"]), story["environ"])
-        cluster.setup_cells = list(story["setup_cells"])
-        group = ClientGroup(agent, name, cluster.plan, {**story["environ"], **spec.env}, story=story)
-        driver().call(group.attach(description))
+        try:
+            story = description["facts"]["story"]
+            spec = ClusterSpec(**story["spec"])
+            cluster = cls(name, spec, spec.plan(story["environ"]), story["environ"])
+            cluster.setup_cells = list(story["setup_cells"])
+            group = ClientGroup(
+                agent, name, cluster.plan, {**story["environ"], **spec.env}, lease=spec.lease * 60, story=story
+            )
+            driver().call(group.attach(description))
+        except BaseException:
+            # As it was before: without an owner, on its lease.
+            with contextlib.suppress(AgentError):
+                driver().finish(agent.request("clusters.detach", name=name, lease=DETACHED_LEASE))
+            if agent is not own:
+                agent.hang_up()
+            raise
         cluster._own(agent, group)
         registry.add(cluster)
         return cluster
@@ -149,13 +171,14 @@ class BackgroundCluster(Cluster):
         self._group = None
         self._ended_by = "%dtensor_detach"
         registry.remove(self)
+        self._leave_agent()
 
     def _closed_elsewhere(self, by: str) -> None:
         self._ended_by = by
         group, self._group = self._group, None
         registry.remove(self)
         if group is not None:
-            driver().submit(group.close(grace=0))
+            driver().submit(group.close(grace=0)).add_done_callback(lambda _: self._leave_agent())
 
     @property
     def alive(self) -> bool:
@@ -237,7 +260,9 @@ class BackgroundCluster(Cluster):
             follower.cancel()
             self._ladder = None
             if open_before and group.closed_reason and group.agent.alive:
-                driver().call(group.tell_closed())
+                # Somebody else may have ended the cluster meanwhile.
+                with contextlib.suppress(AgentError):
+                    driver().call(group.tell_closed())
         if setup and code not in self.setup_cells:
             self.setup_cells.append(code)
             driver().call(group.tell_story(setup_cells=self.setup_cells))
@@ -330,23 +355,31 @@ class BackgroundCluster(Cluster):
                 group = self._members()
                 folder = group.agent.folder / f"kept-{uuid4().hex[:8]}"
                 self._saved = driver().call(save(group, folder, None if list(keep) == ["all"] else keep))
-            self._end()
-            self.spec, self.plan = spec, plan
             try:
+                self._end()
+                self.spec, self.plan = spec, plan
                 self._start(progress)
             except BaseException:
                 if self._saved is None:
                     registry.remove(self)
                 self._ended_by = "a restart that failed"
                 raise
-        if replay or self._saved is not None:
-            for cell in self.setup_cells:
-                self.run(cell, output="none")
+        try:
+            if replay or self._saved is not None:
+                for cell in list(self.setup_cells):
+                    self.run(cell, output="none")
+        finally:
+            # A set-up cell that fails is no reason to lose the variables.
+            report = self._restore()
+        return report
+
+    def _restore(self) -> KeepReport | None:
         if self._saved is None:
             return None
-        report = driver().call(restore(self._members(), self._saved))
-        self._forget_saved()
-        return report
+        try:
+            return driver().finish(restore(self._members(), self._saved))
+        finally:
+            self._forget_saved()
 
     def _plan_again(self, spec: ClusterSpec, mesh: str | None) -> ClusterPlan:
         try:
@@ -373,11 +406,14 @@ class BackgroundCluster(Cluster):
         """End the clients together; twice is no error."""
         self._end()
         self._forget_saved()
-        if self._agent is not None and not isinstance(self._agent, LocalAgent):
-            # The agent of another notebook, which we attached to: without a cluster and an owner it ends.
-            self._agent.hang_up()
-            self._agent = None
+        self._leave_agent()
         registry.remove(self)
+
+    def _leave_agent(self) -> None:
+        """Hang up on the agent of another notebook that we attached to: with neither owner nor cluster it ends."""
+        if self._agent is not None and not isinstance(self._agent, LocalAgent):
+            self._agent.hang_up()
+        self._agent = None
 
     def _end(self) -> None:
         group, self._group = self._group, None

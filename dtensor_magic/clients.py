@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from .agent.environment import client_environment
 from .client.context import VARIABLE, ClientContext
-from .errors import AgentError, StartError
+from .errors import AgentError, NameTakenError, StartError
 from .execution.cell import CellRun
 from .execution.channel import ClientChannel
 from .execution.fold import Piece
@@ -20,6 +21,7 @@ from .launchers.connection import AgentConnection
 from .launchers.local import python_path
 from .managers import ClientManager
 from .plan import ClusterPlan
+from .records import name_taken
 from .start_errors import find_culprit, late_clients, late_error, no_answer, start_error
 from .state import ClusterState, describe_exit
 
@@ -78,7 +80,6 @@ class ClientGroup:
         self.name = name
         self.plan = plan
         self.exits: dict[int, str] = {}
-        self.on_death: Callable[[int], None] = lambda _: None
         self._environ = client_environment(environ)
         self._start_method = start_method
         self._isolate = isolate
@@ -88,10 +89,12 @@ class ClientGroup:
         self._channels: dict[int, ClientChannel] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._runs: dict[str, tuple[CellRun, int]] = {}
-        #: Clients whose cell called exit().
+        #: Clients whose cell called exit(), and those that the interrupt ladder killed.
         self._leaving: set[int] = set()
+        self._killed: set[int] = set()
         self._died = asyncio.Event()
         self._folder = Path()
+        self._ports: list[int] = []
         self._opened = False
         self._starting: asyncio.Task[None] | None = None
         #: Why collectives cannot run any more; empty while they can.
@@ -135,8 +138,13 @@ class ClientGroup:
         """
         self._folder = Path(description["folder"])
         self._opened = True
+        self.closed_reason = description["facts"].get("closed_reason", "")
         for number, process in description["clients"].items():
             client = int(number)
+            if process["exit"] is not None:
+                self.exits[client] = process["exit"]
+                self.closed_reason = self.closed_reason or f"client {client} {process['exit']}"
+                continue
             manager = ClientManager(self._folder, self.name, client, "fork", self.agent)
             await manager.take_up(process["key"], process["pid"])
             self._managers[client] = manager
@@ -178,8 +186,11 @@ class ClientGroup:
 
     async def tell_closed(self) -> None:
         """Have every view say that collectives cannot run any more."""
-        told = f"collectives are closed: {self.closed_reason}"
-        await self.agent.request("clusters.update", name=self.name, facts={"last_error": told})
+        facts = {
+            "closed_reason": self.closed_reason,
+            "last_error": f"collectives are closed: {self.closed_reason}",
+        }
+        await self.agent.request("clusters.update", name=self.name, facts=facts)
 
     async def settled(self) -> None:
         """Return when a start that was cancelled has cleared up after itself."""
@@ -190,6 +201,7 @@ class ClientGroup:
         self._died = asyncio.Event()
         self.exits.clear()
         self._leaving.clear()
+        self._killed.clear()
         self.closed_reason = ""
         plan = self.plan
         mesh = plan.mesh
@@ -200,18 +212,14 @@ class ClientGroup:
             "meshes": [{"name": "mesh", "dims": dict(mesh.dims), "device_type": plan.device_type}] if mesh else [],
         }
         self._opened = True
-        self._folder = Path(
-            await self.agent.request(
-                "clusters.open",
-                name=self.name,
-                facts=facts,
-                lease=self._lease,
-                isolate=self._isolate,
-                env=self._environ,
-                path=python_path(),
-            )
-        )
-        ports = await self._reserve_ports()
+        try:
+            folder = await self._open(facts)
+        except NameTakenError:
+            # The cluster of that name is another one: not ours to close.
+            self._opened = False
+            raise
+        self._folder = Path(folder)
+        ports = self._ports = await self._reserve_ports()
         jobs = plan.jobs or tuple(f"localhost:{port}" for port in ports)
         await self.agent.request("clusters.update", name=self.name, facts={"jobs": jobs})
         await asyncio.gather(*(self._launch(client, jobs, ports) for client in range(plan.clients)))
@@ -227,9 +235,32 @@ class ClientGroup:
             with contextlib.suppress(asyncio.CancelledError):
                 await ready
 
-    async def _all_ready(self) -> bool:
+    async def _open(self, facts: Mapping[str, Any]) -> str:
+        """Have the agent make room for the cluster; return its folder.
+
+        Raises
+        ------
+        NameTakenError
+            If another cluster has the name.
+        """
+        try:
+            folder: str = await self.agent.request(
+                "clusters.open",
+                name=self.name,
+                facts=facts,
+                lease=self._lease,
+                isolate=self._isolate,
+                env=self._environ,
+                path=python_path(),
+            )
+        except AgentError as error:
+            if str(error) == name_taken(self.name):
+                raise NameTakenError(str(error)) from None
+            raise
+        return folder
+
+    async def _all_ready(self) -> None:
         await asyncio.gather(*(channel.ready() for channel in self._channels.values()))
-        return True
 
     async def _reserve_ports(self) -> list[int]:
         if not self.plan.multi_client:
@@ -276,7 +307,7 @@ class ClientGroup:
         self._channels[client] = ClientChannel(manager.get_connection_info(), receive)
 
     @contextlib.contextmanager
-    def _own_output(self, client: int) -> Any:
+    def _own_output(self, client: int) -> Iterator[dict[str, IO[bytes]]]:
         """Give an exec'd client its log; a forked one opens it itself."""
         if self._start_method == "fork":
             yield {}
@@ -298,12 +329,13 @@ class ClientGroup:
         for run, member in list(self._runs.values()):
             if member == client:
                 run.died(client, self.exits[client])
-        self.on_death(client)
 
     def _describe(self, client: int, code: int | None) -> str:
         """Say how a client ended: the culprit, not the messenger."""
         if not self.agent.alive:
             return "ended with its host agent, which died"
+        if client in self._killed:
+            return "did not stop and had to be killed"
         return "called exit() and ended" if client in self._leaving else describe_exit(code)
 
     async def _start_error(self) -> StartError:
@@ -328,11 +360,6 @@ class ClientGroup:
         """Return the last `size` bytes of a client's log (all for a size below 0)."""
         text: str = await self.agent.request("clients.log", name=self.name, client=client, size=size)
         return text
-
-    @property
-    def living(self) -> list[int]:
-        """The clients whose processes run."""
-        return [client for client in self._channels if client not in self.exits]
 
     def send(self, run: CellRun) -> None:
         """Send a cell to its clients."""
@@ -375,6 +402,11 @@ class ClientGroup:
         for client in clients:
             if client not in self.exits:
                 await self._managers[client].signal_kernel(signum)
+
+    async def kill(self, clients: Iterable[int]) -> None:
+        """Kill clients that react to nothing else."""
+        self._killed.update(clients)
+        await self.signal(clients, signal.SIGKILL)
 
     async def ask(
         self, client: int, kind: str, content: Mapping[str, Any], timeout: float, *, channel: str = "control"
@@ -425,6 +457,7 @@ class ClientGroup:
         if self._opened and self.agent.alive:
             # Someone else may have ended it at the same time; what we want then already holds.
             with contextlib.suppress(AgentError):
+                await self.agent.request("ports.release", ports=self._ports)
                 await self.agent.request("clusters.close", name=self.name, grace=0.0)
         for manager in self._managers.values():
             if self._start_method == "exec" and manager.has_kernel:

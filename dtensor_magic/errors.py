@@ -39,6 +39,10 @@ class SpecError(DTensorMagicError, UsageError):  # type: ignore[misc]  # IPython
         return [f"UsageError: {self}"]
 
 
+class NameTakenError(SpecError):
+    """Another cluster has the name."""
+
+
 class NoTensorFlowError(SpecError):
     """This Python environment has no TensorFlow."""
 
@@ -151,6 +155,25 @@ class ClientDiedError(DTensorMagicError):
         if self.log_tail:
             lines += ["", f"The end of client {self.client}'s log:", *self.log_tail.rstrip().splitlines()]
         return lines
+
+
+class KeepError(DTensorMagicError):
+    """A client could not write its variables down for a restart, which therefore did not take place.
+
+    Attributes
+    ----------
+    client : int
+    reason : str
+    """
+
+    def __init__(self, cluster: str, client: int, reason: str) -> None:
+        self.client = client
+        self.reason = reason
+        first = reason.strip().partition("\n")[0]
+        super().__init__(
+            f"client {client} of {cluster} could not save its variables ({first}); nothing was restarted. "
+            "Keep fewer names, or restart without --keep."
+        )
 
 
 class CellTimeoutError(DTensorMagicError):

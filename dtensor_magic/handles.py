@@ -49,6 +49,8 @@ class CellHandle:
             if not isinstance(error, ClientsInterruptedError):
                 sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
                 sys.stderr.flush()
+        except BaseException as error:  # noqa: BLE001 - kept for whoever waits
+            self._error = error
         finally:
             self._ticket.entered.set()
 
@@ -75,6 +77,8 @@ class CellHandle:
             If it is not over by then; it runs on.
         DTensorMagicError
             What the cell raised.
+        CancelledWhileQueued
+            If it was taken back before its turn.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .clients import ClientGroup
+from .errors import KeepError
 from .state import client_ranges
 
 #: Seconds that saving and restoring may take on a client.
@@ -34,7 +35,7 @@ class Saved:
     lost : dict of str to str
         Why a name was not saved.
     silent : dict of int to str
-        Clients that saved nothing, and why.
+        Clients that had died, and how.
     """
 
     folder: Path
@@ -73,12 +74,26 @@ class KeepReport:
 
 
 async def save(group: ClientGroup, folder: Path, names: Sequence[str] | None) -> Saved:
-    """Have all living clients write the variables `names` (None: all of the user's own) into `folder`."""
+    """Have all living clients write the variables `names` (None: all of the user's own) into `folder`.
+
+    Raises
+    ------
+    KeepError
+        If a living client cannot.
+    """
     folder.mkdir(mode=0o700)  # noqa: ASYNC240 - it takes microseconds
     saved = Saved(folder)
     members = range(group.plan.clients)
-    answers = await asyncio.gather(*(_save_one(group, folder, client, names) for client in members))
+    try:
+        answers = await asyncio.gather(*(_save_one(group, folder, client, names) for client in members))
+    except BaseException:
+        saved.clear()
+        raise
     for client, answer in zip(members, answers, strict=True):
+        if "text" in answer and client not in group.exits:
+            # The old clients stay as they are: nothing is ended that could not be saved.
+            saved.clear()
+            raise KeepError(group.name, client, answer["text"])
         if "text" in answer:
             saved.silent[client] = answer["text"]
             continue

@@ -116,9 +116,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             name=options.name,
             start_method=options.start_method or self.start_method,
             isolate=options.isolate,
-            lease=(parse_time(options.lease, "lease", "minutes") or 0.0)
-            if options.lease is not None
-            else (self.lease if _in_background(options) else 0.0),
+            lease=parse_time(options.lease, "lease", "minutes") or self._default_lease(options),
         )
         before = registry.all()
         cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
@@ -275,10 +273,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             return cluster.run_later(code, **wishes)
         try:
             cluster.run(code, **wishes)
-        except DTensorMagicError:
+        except DTensorMagicError as error:
             if self.auto_rebuild and cluster.closed_reason:
                 print(f"dtensor_magic: rebuilding {cluster.name}: {cluster.closed_reason}.")
                 self._restart(cluster, keep=["all"])
+                error.hint = ""
             raise
         return None
 
@@ -336,6 +335,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
     # --- what they share
 
+    def _default_lease(self, options: Any) -> float:
+        """Return the configured lease, for clusters that can have one."""
+        clients = options.clients or self.clients
+        background = options.background or (str(clients).isdigit() and int(clients) > 1 and not options.here)
+        return self.lease if background and (options.start_method or self.start_method) == "fork" else 0.0
+
     def _parse(self, magic: Any, line: str) -> Any:
         """Parse `line`; a wrong option is one line that says what is right."""
         name = magic.__name__
@@ -373,12 +378,6 @@ def _suggest(message: str, magic: Any) -> str:
     near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"%{magic.__name__}? lists the options."
     return f"unknown option {word}; {hint}"
-
-
-def _in_background(options: Any) -> bool:
-    """Whether `%dtensor_init`'s options ask for background clients."""
-    several = options.clients is not None and options.clients.isdigit() and int(options.clients) > 1
-    return (options.background or several) and not options.here and options.start_method != "exec"
 
 
 def _only_other_cluster() -> str:

@@ -40,12 +40,16 @@ class NotebookCluster(Cluster):
         self._created = time.time()
         self._process = psutil.Process()
         self._pushed: dict[str, Any] = {}
+        #: Where cells run in a plain script, which has no notebook's namespace.
+        self._namespace: dict[str, Any] = {"__name__": "__main__"}
 
     @classmethod
     def launch(
         cls, spec: ClusterSpec, plan: ClusterPlan, environ: Mapping[str, str], progress: Progress | None
     ) -> NotebookCluster:
         """Initialise DTensor here."""
+        if spec.name:
+            check_name_free(spec.name)
         running = next((cluster for cluster in registry.all() if isinstance(cluster, NotebookCluster)), None)
         if running is not None and running.alive and _is_initialised():
             if running.plan.multi_client:
@@ -54,8 +58,6 @@ class NotebookCluster(Cluster):
                     "restart the kernel for another, or use background clients (--background or -n)."
                 )
             running.shutdown()
-        if spec.name:
-            check_name_free(spec.name)
         if plan.jobs:
             check_ports_free((plan.jobs[spec.client_id or 0],))
         _make_room(spec)
@@ -106,8 +108,9 @@ class NotebookCluster(Cluster):
         from IPython.core.getipython import get_ipython
 
         shell = get_ipython()
+        self._pushed = self.names()
+        self._namespace.update(self._pushed)
         if shell is not None:
-            self._pushed = self.names()
             shell.push(self._pushed, interactive=False)
 
     def _take_names_back(self) -> None:
@@ -163,10 +166,10 @@ class NotebookCluster(Cluster):
             raise SpecError("--timeout needs background clients (--background or -n); interrupt this cell by hand.")
         start = time.monotonic()
         with _quiet() if output == "none" else contextlib.nullcontext():
-            result = _run_here(code)
+            bundle = _run_here(code, self._namespace)
         if setup and code not in self.setup_cells:
             self.setup_cells.append(code)
-        return CellResult(clients, time.monotonic() - start, result)
+        return CellResult(clients, time.monotonic() - start, {} if bundle is None else {clients[0]: bundle})
 
     def run_later(self, code: str, **options: Any) -> CellHandle:  # noqa: ARG002
         """Refuse: the notebook kernel runs one cell at a time."""
@@ -298,15 +301,20 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _run_here(code: str) -> dict[int, dict[str, Any]]:
-    """Run a cell in the notebook's shell, and let its exception out instead of having it shown."""
+def _run_here(code: str, namespace: dict[str, Any]) -> dict[str, Any] | None:
+    """Run a cell in the notebook's shell, or in `namespace` where there is none.
+
+    Returns
+    -------
+    dict or None
+        The MIME bundle of its last expression's value. Its exception comes out, instead of being shown.
+    """
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
     if shell is None:
-        namespace: dict[str, Any] = {"__name__": "__main__"}
-        exec(code, namespace)  # noqa: S102 - running the user's cell is what this is for
-        return {}
+        exec(compile(code, "<cell>", "exec"), namespace)  # noqa: S102 - running the user's cell is what this is for
+        return None
     shown = shell.showtraceback, shell.showsyntaxerror
     shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
     try:
@@ -315,5 +323,6 @@ def _run_here(code: str) -> dict[int, dict[str, Any]]:
         shell.showtraceback, shell.showsyntaxerror = shown
     result.raise_error()
     if result.result is None:
-        return {}
-    return {0: shell.display_formatter.format(result.result)[0]}
+        return None
+    bundle: dict[str, Any] = shell.display_formatter.format(result.result)[0]
+    return bundle

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from .errors import SpecError
+
+#: What a cluster may be called.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class ClusterRecord:
         Seconds since the epoch.
     python : str
         The interpreter that the clients run in.
+    host : str
     """
 
     name: str
@@ -78,6 +84,7 @@ class ClusterRecord:
     socket: str
     created: float
     python: str
+    host: str = field(default_factory=platform.node)
 
     @classmethod
     def load(cls, path: Path) -> ClusterRecord:
@@ -111,8 +118,10 @@ def _load_live(path: Path) -> ClusterRecord | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError):
-        # Half-written by a process that died: nobody can use it.
-        path.unlink(missing_ok=True)
+        # Another version's: not ours to judge.
+        return None
+    if record.host != platform.node():
+        # A home folder that hosts share: whether its agent lives is known there alone.
         return None
     if record.agent.alive():
         return record
@@ -121,7 +130,9 @@ def _load_live(path: Path) -> ClusterRecord | None:
 
 
 def find_record(name: str) -> ClusterRecord | None:
-    """Return the live record of the cluster `name`."""
+    """Return the live record of the cluster `name`; None for what is no cluster's name at all."""
+    if not NAME.fullmatch(name):
+        return None
     return _load_live(records_folder() / f"{name}.json")
 
 

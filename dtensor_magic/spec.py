@@ -15,11 +15,12 @@ from .errors import SpecError
 from .jobs import is_local_host, parse_jobs, split_address
 from .meshes import MeshSpec
 from .plan import ClientOptions, ClusterPlan, Mode
+from .records import NAME
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_CLIENTS = 1024
+_MAX_LOGICAL_CPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class ClusterSpec:
     def _check_words(self, mode: Mode) -> None:
         if self.timeout <= 0:
             raise SpecError(f"timeout: {self.timeout:g} is not a time; give seconds above 0.")
-        if self.name is not None and not _NAME.fullmatch(self.name):
+        if self.name is not None and not NAME.fullmatch(self.name):
             raise SpecError(f"name: {self.name!r} may hold letters, digits, '.', '_' and '-', 64 at most.")
         if self.job_name is not None and not _JOB_NAME.fullmatch(self.job_name):
             raise SpecError(f"job name: {self.job_name!r} must be a letter, then letters, digits or '_'.")
@@ -183,8 +184,10 @@ class ClusterSpec:
             raise SpecError(f"start method: {self.start_method!r} is not one; it is fork or exec.")
         if self.start_method == "fork" and not sys.platform.startswith("linux") and mode == "clients":
             raise SpecError("start method: fork needs Linux; use --start-method exec here.")
-        if self.logical_cpus is not None and self.logical_cpus < 1:
-            raise SpecError(f"logical CPUs: {self.logical_cpus} is not a count; it is 1 or more per client.")
+        if self.logical_cpus is not None and not 1 <= self.logical_cpus <= _MAX_LOGICAL_CPUS:
+            raise SpecError(
+                f"logical CPUs: {self.logical_cpus} is not a count; it is 1 to {_MAX_LOGICAL_CPUS} per client."
+            )
         if self.isolate and mode != "clients":
             raise SpecError("--isolate is for background clients: give -n 2 or more, or --background.")
         if self.lease < 0:

@@ -381,3 +381,66 @@ def test_an_interrupt_during_a_rebuild_leaves_nothing_behind(three):
     wait_for(lambda: {process.pid for process in our_processes()} <= known, what="clients of the broken-off start")
     with pytest.raises(ClusterStateError):
         three.run("1")
+
+
+def test_variables_of_every_kind_are_kept(three, capsys):
+    three.run(
+        "plain = tf.Variable([1, 2], trainable=False, dtype=tf.int64, name='plain')\n"
+        "half = dtensor.call_with_layout(lambda: tf.ones((3, 2), tf.bfloat16), sharded)\n"
+        "flags = dtensor.call_with_layout(lambda: tf.constant(True), dtensor.Layout.replicated(mesh, 0))\n"
+        "empty = dtensor.call_with_layout(tf.zeros, dtensor.Layout.replicated(mesh, 1), shape=(0,))\n"
+        "words = tf.constant(['a', 'b'])\nafter = 7"
+    )
+    report = three.restart(keep=["all"])
+    assert {"plain", "half", "flags", "empty", "words", "after"} <= set(report.kept), report
+    three.run(
+        "print(plain.dtype.name, plain.trainable, plain.numpy().tolist(), dtensor.unpack(half)[0].dtype.name, "
+        "bool(flags), empty.shape[0], words.numpy().tolist(), after)"
+    )
+    assert "[0-2] int64 False [1, 2] bfloat16 True 0 [b'a', b'b'] 7" in capsys.readouterr().out
+
+
+def test_what_refuses_to_be_saved_takes_nothing_else_along(three):
+    three.run("class Refuses:\n    def __reduce__(self): raise SystemExit(1)\nbad = Refuses()\nafter = 1")
+    three.run("strings = dtensor.pack([tf.constant(['a', 'b'])], dtensor.Layout(['x'], mesh))")
+    report = three.restart(keep=["all"])
+    assert {"bad", "strings"} <= set(report.lost)
+    assert {"after", "v", "w"} <= set(report.kept)
+
+
+def test_clients_that_cannot_save_are_left_as_they_are(three, monkeypatch, capsys):
+    import dtensor_magic.keeping as keeping
+    from dtensor_magic.errors import KeepError
+
+    original = keeping._save_one
+
+    async def no_room(group, folder, client, names):
+        return {"text": "OSError: no space left"} if client == 1 else await original(group, folder, client, names)
+
+    monkeypatch.setattr(keeping, "_save_one", no_room)
+    with pytest.raises(KeepError, match="client 1 of .* could not save its variables .OSError: no space left."):
+        three.restart(keep=["all"])
+    three.run(CHECK_SHARDS)
+    assert "True" in capsys.readouterr().out
+
+
+def test_a_set_up_cell_that_fails_in_a_restart_loses_no_variables(three, capsys):
+    three.run("import pathlib\nassert not pathlib.Path(globals().get('flag', '/nowhere')).exists()", setup=True)
+    three.setup_cells.append("raise ValueError('set-up')")
+    with pytest.raises(CellError, match="set-up"):
+        three.restart(keep=["all"])
+    three.run(CHECK_SHARDS)
+    assert "True" in capsys.readouterr().out
+
+
+def test_streams_survive_what_cells_do_to_them(three, capsys):
+    three.run("print('\\ud800 lone surrogate')")
+    assert "lone surrogate" in capsys.readouterr().out
+    three.run("sys.stdout.close()", timeout=10)
+    three.run("1", timeout=10)
+
+
+def test_an_infinite_recursion_is_reported_at_once(three):
+    error, seconds = failing(three, "def deeper(): return deeper()\ndeeper()")
+    assert error.ename == "RecursionError"
+    assert seconds < 5

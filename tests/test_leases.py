@@ -128,3 +128,30 @@ def test_nothing_to_attach_to_is_said():
     with kernel() as (_, client):
         reply, _ = execute(client, f"{LOAD}\n%dtensor_attach")
         assert "none runs without a notebook" in reply["evalue"]
+
+
+def test_a_cluster_with_a_dead_client_can_be_taken_up(capsys):
+    cluster = Cluster.start("CPU", clients=3, name="wounded")
+    cluster.run("value = client_id")
+    assert isinstance(cluster, BackgroundCluster)
+    os.kill(cluster.state().clients[2].pid, signal.SIGKILL)
+    wait_for(lambda: cluster.closed_reason)
+    cluster.detach(5)
+    again = BackgroundCluster.attach("wounded")
+    assert "client 2 was killed by SIGKILL" in again.closed_reason
+    again.run("print(value)", on=[0, 1])
+    assert capsys.readouterr().out == "[0] 0\n[1] 1\n"
+    assert again.restart(keep=["all"]).kept == ["value"]
+    again.shutdown()
+
+
+def test_two_starts_at_once_get_a_name_each():
+    script = "from dtensor_magic import Cluster\nwith Cluster.start('CPU', clients=2) as c: print(c.name, flush=True); input()"
+    starts = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    names = {start.stdout.readline() for start in starts}
+    for start in starts:
+        start.communicate("\n", timeout=30)
+    assert names == {"dtensor-1\n", "dtensor-2\n"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -68,8 +69,23 @@ def test_names_count_up_past_those_in_use():
     assert free_name() == "dtensor-2"
 
 
-def test_a_broken_record_is_cleared_away():
-    path = records_folder() / "broken.json"
-    path.write_text('{"name": "broken"')
+def test_what_is_not_understood_is_left_alone():
+    path = records_folder() / "other.json"
+    path.write_text('{"name": "other", "version": 9}')
     assert live_records() == []
-    assert not path.exists()
+    assert path.exists()
+
+
+def test_a_record_of_another_host_is_left_alone():
+    foreign = replace(record("far", dead()), host="another-host")
+    path = write_record(foreign)
+    assert live_records() == []
+    assert path.exists()
+
+
+def test_a_name_that_is_a_path_touches_no_file(tmp_path):
+    target = tmp_path / "victim.json"
+    target.write_text("{}")
+    assert find_record(str(target.with_suffix(""))) is None
+    assert find_record("../victim") is None
+    assert target.exists()

@@ -34,8 +34,12 @@ class HostedCluster:
         self.clients: dict[int, str] = {}
         self.namespace: int | None = None
         self._pages: dict[int, StatusReader] = {}
-        self._record_path = write_record(record)
         folder.mkdir(mode=0o700)
+        try:
+            self._record_path = write_record(record)
+        except BaseException:
+            folder.rmdir()
+            raise
 
     def add_client(self, client: int, key: str) -> None:
         """Note that process `key` is client `client`."""

@@ -43,13 +43,11 @@ class PortReservations:
         self._held[number] = held
         return number
 
-    def release(self, port: int) -> bool:
-        """Close the reservation of `port`; return whether there was one."""
+    def release(self, port: int) -> None:
+        """Close the reservation of `port`, if there is one."""
         held = self._held.pop(port, None)
-        if held is None:
-            return False
-        held.close()
-        return True
+        if held is not None:
+            held.close()
 
 
 def _bound(port: int) -> socket.socket:

@@ -56,7 +56,7 @@ class Peer:
         try:
             while line := await self._reader.readline():
                 self._dispatch(json.loads(line))
-        except (ConnectionError, asyncio.IncompleteReadError, ValueError) as error:
+        except (ConnectionError, asyncio.IncompleteReadError, ValueError, LookupError) as error:
             self._fail(f"the control connection broke: {error}")
         finally:
             self._fail("the agent's control connection closed")

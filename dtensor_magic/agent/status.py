@@ -21,7 +21,7 @@ from typing import Any
 from ..state import Phase
 
 #: Bytes. The file is sparse: only pages that were written take memory.
-PAGE_SIZE = 64 * 1024
+PAGE_SIZE = 512 * 1024
 
 _HEADER = struct.Struct("<II")
 _ROOM = PAGE_SIZE - _HEADER.size
@@ -64,7 +64,7 @@ class StatusWriter:
         self._fields.update(fields)
         text = json.dumps(self._fields).encode()
         if len(text) > _ROOM:
-            # Only an error's text can be this long; its end says most.
+            # A thousand devices fit; only an error's text can be this long, and its end says most.
             self._fields["error"] = self._fields.get("error", "")[-_ROOM // 8 :]
             text = json.dumps(self._fields).encode()
         _HEADER.pack_into(self._map, 0, self._sequence + 1, len(text))

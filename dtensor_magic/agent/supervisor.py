@@ -6,6 +6,7 @@ It ends with its owner, and everything that it started ends with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -62,9 +63,7 @@ class Supervisor:
         self._methods: dict[str, Callable[..., Awaitable[Any]]] = {
             "agent.info": self._info,
             "agent.warm": self._warm,
-            "agent.stop": self._stop,
             "clusters.update": self._update,
-            "clusters.list": self._list,
             "clusters.state": self._state,
             "clusters.close": self._close,
             "clients.log": self._log,
@@ -108,8 +107,10 @@ class Supervisor:
         """Serve the process that started us; when it is gone, only what has a lease stays."""
         self._watch_process(self.owner.pid, peer)
         self._owners.add(peer)
-        await peer.run()
-        self._owners.discard(peer)
+        try:
+            await peer.run()
+        finally:
+            self._owners.discard(peer)
         self._leases.gone(peer)
         await self._leases.settled()
         # Kernels that belong to no cluster have no lease.
@@ -139,8 +140,7 @@ class Supervisor:
 
     async def _end_everything(self) -> None:
         for cluster in self._clusters.values():
-            if cluster.namespace is not None:
-                os.kill(cluster.namespace, signal.SIGKILL)
+            _end_holder(cluster)
         await self._processes.stop(self._processes.keys, STOP_GRACE)
         if self._template is not None:
             self._template.stop()
@@ -194,16 +194,13 @@ class Supervisor:
 
     def _template_for(self, env: Mapping[str, str], path: list[str]) -> TemplateLink:
         wanted = TemplateLink(client_environment(env), path, self.folder / "template.log", self._umask)
-        if self._template is not None and self._template.key == wanted.key:
+        if self._template is not None and self._template.key == wanted.key and not self._template.failed:
             return self._template
         if self._template is not None:
             self._template.stop()
         wanted.start()
         self._template = wanted
         return wanted
-
-    async def _stop(self) -> None:
-        self._done.set()
 
     # --- clusters
 
@@ -254,7 +251,8 @@ class Supervisor:
             "folder": str(cluster.folder),
             "facts": cluster.facts,
             "clients": {
-                client: {"key": key, "pid": self._processes[key].pid} for client, key in cluster.clients.items()
+                client.id: {"key": cluster.clients[client.id], "pid": client.pid, "exit": client.exit}
+                for client in cluster.state(self._processes, sample=False).clients
             },
         }
 
@@ -268,9 +266,6 @@ class Supervisor:
     async def _update(self, name: str, facts: dict[str, Any]) -> None:
         self._cluster(name).facts.update(facts)
 
-    async def _list(self) -> list[dict[str, Any]]:
-        return [to_json(cluster.state(self._processes)) for cluster in self._clusters.values()]
-
     async def _state(self, name: str, sample: bool = True) -> dict[str, Any]:
         return to_json(self._cluster(name).state(self._processes, sample=sample))
 
@@ -282,8 +277,7 @@ class Supervisor:
         await self._processes.stop(list(cluster.clients.values()), grace)
         for key in cluster.clients.values():
             self._processes.forget(key)
-        if cluster.namespace is not None:
-            os.kill(cluster.namespace, signal.SIGKILL)
+        _end_holder(cluster)
         cluster.remove()
         owner = self._leases.owner(name)
         if by and owner is not None:
@@ -396,3 +390,10 @@ class Supervisor:
     async def _release(self, ports: list[int]) -> None:
         for port in ports:
             self._ports.release(port)
+
+
+def _end_holder(cluster: HostedCluster) -> None:
+    """Kill the holder of a cluster's network namespace, if it has one."""
+    if cluster.namespace is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(cluster.namespace, signal.SIGKILL)

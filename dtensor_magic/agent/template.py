@@ -62,7 +62,11 @@ def main(descriptor: int) -> None:
     lines = connection.makefile("rb")
     # The clients' own path, before TensorFlow is imported: it must come from where theirs would.
     sys.path[:] = json.loads(lines.readline())["path"]
-    _say(connection, _preload())
+    greeting = _preload()
+    _say(connection, greeting)
+    if not greeting["ready"]:
+        # The next start tries again: TensorFlow may be installed by then.
+        return
     for line in lines:
         request = json.loads(line)
         try:

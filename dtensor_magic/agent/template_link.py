@@ -82,7 +82,10 @@ class TemplateLink:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def _receive(self) -> Mapping[str, Any]:
-        line = await self._reader.readline()
+        try:
+            line = await self._reader.readline()
+        except OSError:
+            line = b""
         if not line:
             raise AgentError(f"the template process ended; its log says:\n{self.log_tail()}")
         message: Mapping[str, Any] = json.loads(line)
@@ -107,9 +110,12 @@ class TemplateLink:
         return greeting
 
     @property
-    def importing(self) -> bool:
-        """Whether it still imports."""
-        return self._greeting is not None and not self._greeting.done()
+    def failed(self) -> bool:
+        """Whether it could not import what clients need."""
+        task = self._greeting
+        if task is None or not task.done():
+            return False
+        return task.cancelled() or task.exception() is not None or not task.result()["ready"]
 
     async def fork(self, request: Mapping[str, Any]) -> int:
         """Fork one client and return its pid. Requests that come close together are one batch."""

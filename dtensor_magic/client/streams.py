@@ -58,16 +58,20 @@ class ClientStream(OutStream):  # type: ignore[misc]
 
     def write(self, string: str) -> int | None:
         """Write to the notebook, and to the client's log, which keeps all of it whoever listens."""
+        if isinstance(string, str):
+            # A lone surrogate, from an undecodable file name for instance, cannot travel.
+            string = string.encode("utf-8", "replace").decode("utf-8")
         written: int | None = super().write(string)
         if self._should_watch:
-            os.write(self._original_stdstream_copy, string.encode("utf-8", "replace"))
+            os.write(self._original_stdstream_copy, string.encode("utf-8"))
         return written
 
     def flush(self) -> None:
         """Send what was written; return when it is on its way."""
         if self._should_watch and threading.current_thread() is not self.watch_fd_thread:
             self._drain()
-        if not self._has_text():
+        if self.pub_thread is None or not self._has_text():
+            # Closed by the user's code, or nothing to send.
             return
         if threading.current_thread() is self.pub_thread.thread:
             self._flush()
@@ -75,8 +79,10 @@ class ClientStream(OutStream):  # type: ignore[misc]
         sent = threading.Event()
 
         def send() -> None:
-            self._flush()
-            sent.set()
+            try:
+                self._flush()
+            finally:
+                sent.set()
 
         # One wake-up of the output thread instead of ipykernel's two.
         self.pub_thread.schedule(send)

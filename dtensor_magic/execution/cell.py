@@ -91,6 +91,8 @@ class CellRun:
         On the monotonic clock.
     released : set of int
         Clients whose collectives were aborted because a peer failed.
+    interrupted : bool
+        Whether the interrupt ladder is at work.
     on_outcome : callable
         Called, on the driver's loop, whenever the cell is over on a client.
     """
@@ -101,6 +103,7 @@ class CellRun:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     released: set[int] = field(default_factory=set)
+    interrupted: bool = False
     on_outcome: Callable[[], None] = lambda: None
     _replies: dict[int, Outcome] = field(default_factory=dict)
     _idle: set[int] = field(default_factory=set)

@@ -66,7 +66,8 @@ class Detective:
         run = self._run
         news = asyncio.Event()
         run.on_outcome = news.set
-        while not run.over:
+        # The interrupt ladder tells what comes of each client by itself.
+        while not (run.over or run.interrupted):
             news.clear()
             failure = run.first_failure()
             if failure is not None or time.monotonic() - run.started >= PATIENCE:
@@ -115,9 +116,14 @@ class Detective:
         ]
         if running and not stuck and waited > self._grace + 1:
             self._tell(f"client {failure.client} {failure.what()}; {_who(running)} still at work.")
-        for client in stuck:
-            self._run.released.add(client)
-            await self._clients.abort(client, f"client {failure.client} failed while its peers waited for it")
+        # All at once: one that is aborted breaks the collective of the next before its own turn came.
+        await asyncio.gather(*(self._release(client, failure) for client in stuck))
+
+    async def _release(self, client: int, failure: Outcome) -> None:
+        self._run.released.add(client)
+        if not await self._clients.abort(client, f"client {failure.client} failed while its peers waited for it"):
+            # It did not answer: whatever comes of it is its own doing.
+            self._run.released.discard(client)
 
     def _tell_of_hang(self, running: list[int], reports: Mapping[int, Mapping[str, Any]]) -> None:
         waiting = [client for client in running if client in reports and reports[client]["waiting"]]

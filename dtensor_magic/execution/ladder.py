@@ -29,6 +29,9 @@ class Interruptible(Protocol):
     def signal(self, clients: Iterable[int], signum: int) -> Awaitable[None]:
         """Send a signal."""
 
+    def kill(self, clients: Iterable[int]) -> Awaitable[None]:
+        """Kill clients."""
+
     def report(self, client: int) -> Awaitable[Mapping[str, Any] | None]:
         """Ask where the client's main thread stands."""
 
@@ -58,6 +61,7 @@ class Ladder:
     async def climb(self) -> dict[int, str]:
         """Return what came of each client, in words."""
         run = self._run
+        run.interrupted = True
         targets = run.running
         start = time.monotonic()
         await self._clients.signal(targets, signal.SIGINT)
@@ -71,7 +75,7 @@ class Ladder:
             await self._until(start + KILL_STEP)
         killed = run.running
         if killed:
-            await self._clients.signal(killed, signal.SIGKILL)
+            await self._clients.kill(killed)
             await self._until(time.monotonic() + _REAP, hurried=True)
         for client in killed:
             self._done[client] = "did not stop and had to be killed"
@@ -88,8 +92,8 @@ class Ladder:
 
     async def _release_one(self, client: int) -> None:
         report = await self._clients.report(client)
-        if report is not None and report["waiting"] and client in self._run.running:
-            await self._clients.abort(client, "interrupted by the user")
+        stuck = report is not None and report["waiting"] and client in self._run.running
+        if stuck and await self._clients.abort(client, "interrupted by the user"):
             self._done[client] = "was released from a collective"
 
     async def _until(self, deadline: float, *, hurried: bool = False) -> None:
@@ -114,7 +118,7 @@ async def interrupt_strangers(clients: Interruptible, busy: list[int]) -> dict[i
     outcomes = dict.fromkeys(busy, "was interrupted")
     for client in busy:
         report = await clients.report(client)
-        if report is not None and report["waiting"]:
-            await clients.abort(client, "interrupted by the user")
+        stuck = report is not None and report["waiting"]
+        if stuck and await clients.abort(client, "interrupted by the user"):
             outcomes[client] = "was released from a collective"
     return outcomes

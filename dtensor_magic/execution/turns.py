@@ -60,11 +60,11 @@ class Turns:
             If the ticket is cancelled before its turn.
         """
         ticket = ticket or Ticket()
-        with self._condition:
-            self._queue.append(ticket)
-            first = self._queue[0] is ticket
-        ticket.entered.set()
         try:
+            with self._condition:
+                self._queue.append(ticket)
+                first = self._queue[0] is ticket
+            ticket.entered.set()
             if not first:
                 on_wait()
             with self._condition:
@@ -76,5 +76,6 @@ class Turns:
             yield
         finally:
             with self._condition:
-                self._queue.remove(ticket)
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
                 self._condition.notify_all()

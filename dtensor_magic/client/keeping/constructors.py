@@ -138,6 +138,13 @@ def make_dvariable(key: str, trainable: bool, name: str) -> Any:
     return None if value is None else dtensor.DVariable(value, trainable=trainable, name=name)
 
 
+def make_variable(value: Any, options: dict[str, Any]) -> Any:
+    """Make a ``tf.Variable`` that is no DVariable."""
+    import tensorflow as tf
+
+    return tf.Variable(value, **options)
+
+
 def make_tf_function(function: Any, options: dict[str, Any]) -> Any:
     """Make a ``tf.function``, which traces anew."""
     import tensorflow as tf

@@ -47,7 +47,7 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
             try:
                 touched[name] = _try(shell, shell.user_ns[name])
                 values[name] = shell.user_ns[name]
-            except Exception as error:  # noqa: BLE001 - any object's own pickling may raise anything
+            except BaseException as error:  # noqa: BLE001 - any object's own pickling may raise anything
                 lost[name] = _why(shell.user_ns[name], error)
     writer = ShardWriter(Path(folder), client)
     try:
@@ -79,7 +79,7 @@ def _try(shell: Any, value: Any) -> list[int]:
     return list(pickler.keys)
 
 
-def _why(value: Any, error: Exception) -> str:
+def _why(value: Any, error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
     return f"{type(value).__name__} cannot be saved: {text or type(error).__name__}"
 
@@ -139,7 +139,6 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
     def _variable(self, value: Any) -> Any:
-        import tensorflow as tf
 
         name = value.name.partition(":")[0]
         layout = getattr(value, "layout", None)
@@ -149,13 +148,23 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
                 value.trainable,
                 name,
             )
-        return tf.Variable, (value.numpy(), value.trainable, None, True, name)
+        options = {
+            "trainable": value.trainable,
+            "name": name,
+            "dtype": value.dtype.name,
+            "synchronization": value.synchronization,
+            "aggregation": value.aggregation,
+            "shape": None if value.shape.rank is None else value.shape.as_list(),
+        }
+        return constructors.make_variable, (value.numpy(), options)
 
     def _store(self, owner: Any, read: Callable[[], Any], layout: Any) -> str:
         """Write the local shards of a DTensor, and return its key, which is the same on all clients."""
         key = self.keys[id(owner)] = f"{self.root}/{len(self.keys)}"
         # Read in a try as well: the result of an aborted operation looks like any other until then.
         tensor, local = _read(read)
+        if any(part.dtype.hasobject for part in local):
+            raise TypeError("a DTensor of strings has no bytes of its own to write")
         if self._writer is None:
             return key
         dims = _mesh_dims(layout.mesh)
