@@ -66,11 +66,12 @@ class Detective:
         run = self._run
         news = asyncio.Event()
         run.on_outcome = news.set
-        # The interrupt ladder tells what comes of each client by itself.
-        while not (run.over or run.interrupted):
+        while not run.over:
             news.clear()
             failure = run.first_failure()
-            if failure is not None or time.monotonic() - run.started >= PATIENCE:
+            due = failure is not None or time.monotonic() - run.started >= PATIENCE
+            # The interrupt ladder tells by itself what comes of each client.
+            if due and not run.interrupted:
                 await self._look(failure)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(news.wait(), self._pause(failure))
