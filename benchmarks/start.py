@@ -34,10 +34,10 @@ MB = 1e6
 def warm(clients: int) -> dict[str, Any]:
     """dtensor_magic, some seconds after %load_ext: the template has imported TensorFlow."""
     from dtensor_magic import Cluster  # noqa: F401 - loading the extension imports it
-    from dtensor_magic.launchers.local import client_environment, local_agent, python_path
+    from dtensor_magic.launchers.local import local_agent, python_path
     from dtensor_magic.loop import driver
 
-    env = client_environment(os.environ)
+    env = dict(os.environ)
     driver().call(local_agent().request("agent.warm", env=env, path=python_path(), wait=True))
     template = driver().call(local_agent().request("agent.info"))["template"]
     result = _dtensor_magic(clients)
