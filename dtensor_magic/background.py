@@ -35,7 +35,7 @@ from .launchers.connection import AgentConnection, attach_to
 from .launchers.local import LocalAgent, current_agent, local_agent
 from .loop import driver
 from .plan import ClusterPlan
-from .records import find_record, free_name, live_records
+from .records import find_record, no_such_cluster
 from .spec import ClusterSpec
 from .stacks import stack_text
 from .state import ClusterState, Phase
@@ -58,7 +58,7 @@ class BackgroundCluster(Cluster):
         self._ended_by = ""
         self._ladder: Ladder | None = None
         self._agent: AgentConnection | None = None
-        #: Variables that a restart wrote down and has not brought back yet: its start failed, or a set-up cell.
+        #: Variables that a restart wrote down and has not brought back yet: its start failed.
         self._saved: Saved | None = None
 
     @classmethod
@@ -70,7 +70,7 @@ class BackgroundCluster(Cluster):
             check_name_free(spec.name)
         check_ports_free(plan.jobs)
         while True:
-            cluster = cls(spec.name or free_name(cluster.name for cluster in registry.all()), spec, plan, environ)
+            cluster = cls(spec.name or registry.free_name(), spec, plan, environ)
             try:
                 cluster._start(progress)
             except NameTakenError:
@@ -129,8 +129,7 @@ class BackgroundCluster(Cluster):
             return running
         record = find_record(name)
         if record is None:
-            known = ", ".join(record.name for record in live_records())
-            raise SpecError(f"no cluster {name} runs; {f'there is {known}' if known else 'there is none'}.")
+            raise SpecError(no_such_cluster(name))
         own = current_agent()
         agent = own if own is not None and own.process.pid == record.agent.pid else attach_to(record.socket)
         try:
@@ -164,8 +163,7 @@ class BackgroundCluster(Cluster):
         group = self._members()
         if self.spec.start_method != "fork":
             raise ClusterStateError(f"{self.name} was started by exec, and its clients end with this notebook.")
-        if self._turns.taken:
-            raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
+        self._check_idle()
         driver().finish(group.detach(lease * 60))
         group.agent.leased.add(self.name)
         self._group = None
@@ -346,8 +344,7 @@ class BackgroundCluster(Cluster):
         if self._saved is None:
             self._members()
         plan = self._plan_again(spec, mesh)
-        if self._turns.taken:
-            raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
+        self._check_idle()
         with self._turns.turn():
             if keep is None:
                 self._forget_saved()
@@ -380,6 +377,10 @@ class BackgroundCluster(Cluster):
             return driver().finish(restore(self._members(), self._saved))
         finally:
             self._forget_saved()
+
+    def _check_idle(self) -> None:
+        if self._turns.taken:
+            raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
 
     def _plan_again(self, spec: ClusterSpec, mesh: str | None) -> ClusterPlan:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ._version import __version__
 from .agent.protocol import call
 from .errors import AgentError, DTensorMagicError, SpecError
-from .records import ClusterRecord, find_record, live_records
+from .records import ClusterRecord, find_record, live_records, no_such_cluster
 from .state import ClusterState, to_json
 from .views import text
 
@@ -69,8 +69,7 @@ def _stop(names: Sequence[str], *, everything: bool) -> int:
 def _named(name: str) -> ClusterRecord:
     record = find_record(name)
     if record is None:
-        known = ", ".join(record.name for record in live_records())
-        raise SpecError(f"stop: no cluster {name} runs; {f'there is {known}' if known else 'there is none'}.")
+        raise SpecError(f"stop: {no_such_cluster(name)}")
     return record
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .errors import ClusterStateError, SpecError
-from .records import find_record, name_taken
+from .records import find_record, free_name, name_taken
 from .spec import ClusterSpec
 from .state import ClusterState, client_ranges
 
@@ -320,6 +320,10 @@ class Registry:
         """Return the cluster that cells run on: the one that was started last."""
         clusters = self.all()
         return clusters[-1] if clusters else None
+
+    def free_name(self) -> str:
+        """Return a name that no cluster of this process or this user has."""
+        return free_name(cluster.name for cluster in self.all())
 
     def same_request(self, spec: ClusterSpec) -> Cluster | None:
         """Return the cluster that `spec` started, if it is still there."""

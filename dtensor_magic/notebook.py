@@ -18,7 +18,6 @@ from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .errors import ContextLiveError, SpecError, StartError
 from .jobs import check_ports_free
 from .plan import ClusterPlan
-from .records import free_name
 from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
 
@@ -71,7 +70,7 @@ class NotebookCluster(Cluster):
             ready = initialise(told)
         except Exception as error:
             raise StartError(_explain(error, plan), client=client) from error
-        name = spec.name or free_name(cluster.name for cluster in registry.all())
+        name = spec.name or registry.free_name()
         cluster = cls(name, spec, plan, environ, ready)
         cluster.push_names()
         return cluster
@@ -86,29 +85,13 @@ class NotebookCluster(Cluster):
         """Whether it was not shut down."""
         return self._ready is not None
 
-    def names(self) -> dict[str, Any]:
-        """Return what a client finds in its namespace."""
-        import tensorflow as tf
-        from tensorflow.experimental import dtensor
-
-        assert self._ready is not None
-        names = {
-            "tf": tf,
-            "dtensor": dtensor,
-            "client_id": self.clients[0],
-            "num_clients": self.plan.clients,
-            "device_type": self._ready.device_type,
-        }
-        if self._ready.mesh is not None:
-            names["mesh"] = self._ready.mesh
-        return names
-
     def push_names(self) -> None:
         """Put these names into the notebook's namespace, where there is a notebook."""
         from IPython.core.getipython import get_ipython
 
         shell = get_ipython()
-        self._pushed = self.names()
+        assert self._ready is not None
+        self._pushed = self._ready.names(self.clients[0], self.plan.clients)
         self._namespace.update(self._pushed)
         if shell is not None:
             shell.push(self._pushed, interactive=False)

@@ -168,6 +168,12 @@ def name_taken(name: str) -> str:
     )
 
 
+def no_such_cluster(name: str) -> str:
+    """Say that no cluster has `name`, and which there are."""
+    known = ", ".join(record.name for record in live_records())
+    return f"no cluster {name} runs; {f'there is {known}' if known else 'there is none'}."
+
+
 def free_name(own: Iterable[str] = ()) -> str:
     """Return the first of ``dtensor-1``, ``dtensor-2``, ... that no live cluster has, nor one of `own`."""
     taken = {record.name for record in live_records()} | set(own)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+#: What OpenMP and the BLAS libraries take their thread count from.
+BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 
 def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` as clients get it.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AgentError
+from .environment import BLAS_VARIABLES
 from .protocol import LINE_LIMIT
 
 #: Read while TensorFlow, NumPy or the dynamic linker load, so a template serves only clients that agree on them.
@@ -20,9 +21,6 @@ _IMPORT_TIME = ("TF_", "XLA_", "CUDA_", "LD_", "PYTHON", "OMP_", "MKL_", "OPENBL
 
 #: For the notebook kernel's own parent; a template that inherits them would end itself.
 _NOT_OURS = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT")
-
-#: One thread per library while importing, so that the template has one thread when it forks.
-_SINGLE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class TemplateLink:
@@ -44,7 +42,8 @@ class TemplateLink:
         self._umask = umask
         self.key = import_environment(env)
         self._env = {name: value for name, value in env.items() if name not in _NOT_OURS}
-        for name in _SINGLE_THREAD:
+        # One thread per library while importing, so that the template has one thread when it forks.
+        for name in BLAS_VARIABLES:
             self._env[name] = "1"
         if "PYTHONPATH" in os.environ:
             # Where the agent's own package was found.
@@ -183,6 +182,6 @@ _AFTER_IMPORT = frozenset(
         "TF_NUM_INTRAOP_THREADS",
         "TPU_ML_PLATFORM",
         "TPU_ML_PLATFORM_VERSION",
-        *_SINGLE_THREAD,
+        *BLAS_VARIABLES,
     }
 )

@@ -54,7 +54,8 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         _register_cells(self.shell)
         self.kernel.status = self.status
         if self.orders is not None and self.ready is not None and self.status is not None:
-            self.shell.push(_names(self.orders, self.ready), interactive=False)
+            spec = self.orders.spec
+            self.shell.push(self.ready.names(spec.client_id, spec.num_clients), interactive=False)
             self.status.update(Phase.READY, devices=self.ready.device_facts())
 
     def init_io(self) -> None:
@@ -86,26 +87,9 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
             limit_threads(orders.spec.threads)
             release_lock_while_waiting()
             return initialise(orders.spec, before_call=lambda: _before_call(orders))
-        except BaseException as error:
-            status.update(Phase.FAILED, error=traceback.format_exc(), reason=_reason(error))
+        except BaseException:
+            status.update(Phase.FAILED, error=traceback.format_exc())
             raise
-
-
-def _names(orders: ClientContext, ready: Initialised) -> dict[str, Any]:
-    """Return what a client's namespace holds from the start."""
-    import tensorflow as tf
-    from tensorflow.experimental import dtensor
-
-    names = {
-        "tf": tf,
-        "dtensor": dtensor,
-        "client_id": orders.spec.client_id,
-        "num_clients": orders.spec.num_clients,
-        "device_type": ready.device_type,
-    }
-    if ready.mesh is not None:
-        names["mesh"] = ready.mesh
-    return names
 
 
 def _before_call(orders: ClientContext) -> None:
@@ -135,10 +119,6 @@ def _register_cells(shell: Any) -> None:
         return name
 
     shell.compile.cache = registered
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _leave(*_: Any) -> None:

@@ -28,6 +28,20 @@ class Initialised:
     mesh: Any
     devices: list[DeviceState]
 
+    def names(self, client_id: int, num_clients: int) -> dict[str, Any]:
+        """Return what a client's namespace holds from the start."""
+        import tensorflow as tf
+        from tensorflow.experimental import dtensor
+
+        names = {
+            "tf": tf,
+            "dtensor": dtensor,
+            "client_id": client_id,
+            "num_clients": num_clients,
+            "device_type": self.device_type,
+        }
+        return names if self.mesh is None else {**names, "mesh": self.mesh}
+
     def device_facts(self) -> list[dict[str, Any]]:
         """Return the devices as JSON can hold them."""
         return [asdict(device) for device in self.devices]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from ..agent.environment import BLAS_VARIABLES
+from ..devices import usable_cores
+
 #: What TensorFlow's inter-op pool keeps at least: an operation that waits for a peer must not block the others.
 MIN_INTER_OP = 2
-
-_BLAS_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def limit_threads(threads: int | None) -> None:
@@ -26,8 +27,8 @@ def limit_threads(threads: int | None) -> None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         if "TF_NUM_INTEROP_THREADS" not in os.environ:
             tf.config.threading.set_inter_op_parallelism_threads(max(MIN_INTER_OP, threads))
-    own = next((os.environ[name] for name in _BLAS_VARIABLES if os.environ.get(name, "").isdigit()), None)
-    share = int(own) if own is not None else threads or len(os.sched_getaffinity(0))
+    own = next((os.environ[name] for name in BLAS_VARIABLES if os.environ.get(name, "").isdigit()), None)
+    share = int(own) if own is not None else threads or usable_cores()
     # The libraries were loaded with one thread, in the template.
     threadpool_limits(share)
     if own is None:

@@ -8,7 +8,7 @@ import pickle
 import types
 from typing import Any
 
-from .shards import ShardReader, StoredTensor, ranges_of
+from .shards import ShardReader, StoredTensor, mesh_dims, ranges_of
 
 
 class Restoring:
@@ -44,7 +44,7 @@ class Restoring:
             size = 1
             for _, count in dims:
                 size *= count
-            if isinstance(present, dtensor.Mesh) and _dims(present) == dims:
+            if isinstance(present, dtensor.Mesh) and mesh_dims(present) == dims:
                 self._meshes[key] = present
             elif size == devices:
                 self._meshes[key] = dtensor.create_distributed_mesh(
@@ -76,10 +76,6 @@ def _restoring() -> Restoring:
     return current
 
 
-def _dims(mesh: Any) -> tuple[tuple[str, int], ...]:
-    return tuple((name, mesh.dim_size(name)) for name in mesh.dim_names)
-
-
 def make_mesh(dims: tuple[tuple[str, int], ...], device_type: str, name: str) -> Any:
     """Make a mesh."""
     return _restoring().mesh(dims, device_type, name)
@@ -89,7 +85,7 @@ def fitting_specs(specs: tuple[str, ...], mesh: Any, shape: tuple[int, ...] | No
     """Return the sharding specs for `mesh`: what it cannot hold is unsharded."""
     from tensorflow.experimental import dtensor
 
-    sizes = dict(_dims(mesh))
+    sizes = dict(mesh_dims(mesh))
     return [
         spec if spec in sizes and (shape is None or shape[axis] % sizes[spec] == 0) else dtensor.UNSHARDED
         for axis, spec in enumerate(specs)
@@ -123,7 +119,7 @@ def _assemble(restoring: Restoring, key: str) -> Any:
     parts = []
     made: dict[Any, Any] = {}
     for location in mesh.local_device_locations():
-        ranges = ranges_of(stored.shape, specs, dict(_dims(mesh)), location)
+        ranges = ranges_of(stored.shape, specs, dict(mesh_dims(mesh)), location)
         if ranges not in made:
             made[ranges] = tf.constant(restoring.reader.part(stored, key, ranges))
         parts.append(made[ranges])

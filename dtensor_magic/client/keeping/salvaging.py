@@ -7,14 +7,14 @@ import linecache
 import marshal
 import pickle
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from . import constructors
-from .shards import ShardWriter, StoredTensor, ranges_of
+from .shards import ShardWriter, StoredTensor, mesh_dims, ranges_of
 
 #: What a client has from the start, or IPython keeps for itself.
 NOT_KEPT = frozenset(
@@ -121,7 +121,7 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
         from tensorflow.experimental import dtensor
 
         if isinstance(value, dtensor.Mesh):
-            return constructors.make_mesh, (_mesh_dims(value), value.device_type(), value.name)
+            return constructors.make_mesh, (mesh_dims(value), value.device_type(), value.name)
         if isinstance(value, dtensor.Layout):
             return constructors.make_layout, (tuple(value.sharding_specs), value.mesh)
         if isinstance(value, tf.Variable):
@@ -167,7 +167,7 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
             raise TypeError("a DTensor of strings has no bytes of its own to write")
         if self._writer is None:
             return key
-        dims = _mesh_dims(layout.mesh)
+        dims = mesh_dims(layout.mesh)
         shape = tuple(tensor.shape.as_list())
         specs = tuple(layout.sharding_specs)
         stored = StoredTensor(shape, tensor.dtype.name, specs, dims, layout.mesh.name, layout.mesh.device_type())
@@ -234,8 +234,3 @@ def _read(read: Callable[[], Any]) -> tuple[Any, list[Any]]:
             if attempt == _READ_TRIES:
                 raise
     raise AssertionError
-
-
-def _mesh_dims(mesh: Any) -> tuple[tuple[str, int], ...]:
-    sizes: Mapping[str, int] = {name: mesh.dim_size(name) for name in mesh.dim_names}
-    return tuple(sizes.items())

@@ -194,6 +194,11 @@ def _dtype(name: str) -> np.dtype[Any]:
     return found
 
 
+def mesh_dims(mesh: Any) -> tuple[tuple[str, int], ...]:
+    """Return a mesh's dimensions in order: name and size."""
+    return tuple((name, mesh.dim_size(name)) for name in mesh.dim_names)
+
+
 def ranges_of(
     shape: Sequence[int], specs: Sequence[str], mesh: Mapping[str, int], location: Mapping[str, int]
 ) -> tuple[Range, ...]:
