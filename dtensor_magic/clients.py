@@ -89,8 +89,7 @@ class ClientGroup:
         self._channels: dict[int, ClientChannel] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._runs: dict[str, tuple[CellRun, int]] = {}
-        #: Clients whose cell called exit(), and those that the interrupt ladder killed.
-        self._leaving: set[int] = set()
+        #: Clients that the interrupt ladder killed.
         self._killed: set[int] = set()
         self._died = asyncio.Event()
         self._folder = Path()
@@ -200,7 +199,6 @@ class ClientGroup:
     async def _start_once(self) -> None:
         self._died = asyncio.Event()
         self.exits.clear()
-        self._leaving.clear()
         self._killed.clear()
         self.closed_reason = ""
         plan = self.plan
@@ -323,20 +321,25 @@ class ClientGroup:
         code = await manager.process.wait()
         if self._start_method == "exec" and self.agent.alive:
             await self.agent.request("kernels.report", key=manager.kernel_id, code=code)
-        self.exits[client] = self._describe(client, code)
+        self.exits[client] = await self._describe(client, code)
         self.closed_reason = self.closed_reason or f"client {client} {self.exits[client]}"
         self._died.set()
         for run, member in list(self._runs.values()):
             if member == client:
                 run.died(client, self.exits[client])
 
-    def _describe(self, client: int, code: int | None) -> str:
+    async def _describe(self, client: int, code: int | None) -> str:
         """Say how a client ended: the culprit, not the messenger."""
-        if not self.agent.alive:
-            return "ended with its host agent, which died"
         if client in self._killed:
             return "did not stop and had to be killed"
-        return "called exit() and ended" if client in self._leaving else describe_exit(code)
+        try:
+            # Its status page says whether it meant to: its last reply may have been lost with it.
+            found = next((one.exit for one in (await self.state(sample=False)).clients if one.id == client), None)
+        except AgentError:
+            found = None
+        if not self.agent.alive:
+            return "ended with its host agent, which died"
+        return found or describe_exit(code)
 
     async def _start_error(self) -> StartError:
         state = await self.state(sample=False)
@@ -385,8 +388,7 @@ class ClientGroup:
     def _receive(self, client: int, channel: str, message: Mapping[str, Any]) -> None:
         entry = self._runs.get(message["parent_header"].get("msg_id", ""))
         if entry is not None and _asks_exit(message):
-            # A kernel leaves it to its front end to end it, and for a client that is us.
-            self._leaving.add(client)
+            # What came of the cell is that its client ended, not this reply.
             self._channels[client].send("control", "shutdown_request", {"restart": False})
         elif entry is not None:
             entry[0].take(client, channel, message)
@@ -479,5 +481,6 @@ class ClientGroup:
 
 
 def _asks_exit(message: Mapping[str, Any]) -> bool:
-    """Whether a cell's reply says that it called ``exit()``."""
-    return any(payload.get("source") == "ask_exit" for payload in message["content"].get("payload", ()))
+    """Whether a cell's reply says that it called ``exit()``, which ends the kernel unless it is told to stay."""
+    payloads = message["content"].get("payload", ())
+    return any(payload.get("source") == "ask_exit" and not payload.get("keepkernel") for payload in payloads)

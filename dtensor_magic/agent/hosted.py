@@ -115,7 +115,7 @@ class HostedCluster:
             devices=[DeviceState(**device) for device in page.get("devices", ())],
         )
         if process is not None and process.ended.is_set():
-            state.exit = describe_exit(process.code)
+            state.exit = "called exit() and ended" if page.get("leaving") else describe_exit(process.code)
             if state.phase in _LIVE:
                 state.phase = Phase.DEAD
                 state.since = process.ended_at

@@ -56,7 +56,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         try:
             return await super().do_execute(code, silent, *args, **kwargs)
         finally:
-            self.status.update(Phase.READY, line=None)
+            self.status.update(Phase.READY, line=None, leaving=bool(self.shell.exit_now))
 
     @staticmethod
     def _divert(*, on: bool) -> None:
