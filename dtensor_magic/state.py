@@ -7,6 +7,8 @@ agents send them as JSON.
 from __future__ import annotations
 
 import enum
+import itertools
+import math
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -65,6 +67,39 @@ class DeviceState:
 
 
 @dataclass
+class CellSpan:
+    """A cell on one client, in time.
+
+    Attributes
+    ----------
+    cell : str
+        ``In[3]`` of the client's own count.
+    text : str
+        Its first line.
+    start : float
+        Seconds since the epoch.
+    end : float or None
+        None while it runs.
+    outcome : str
+        ``running``, ``done``, ``failed``, ``interrupted``, or ``died`` with its client.
+    waits : list of (float, float or None)
+        When it waited in a collective: begin and end; the end is None while it does.
+    """
+
+    cell: str
+    text: str
+    start: float
+    end: float | None = None
+    outcome: str = "running"
+    waits: list[tuple[float, float | None]] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CellSpan:
+        """Make a span of what :func:`to_json` made of one."""
+        return cls(**{**data, "waits": [(begin, end) for begin, end in data.get("waits", ())]})
+
+
+@dataclass
 class ClientState:
     """One client: a process of the cluster.
 
@@ -90,6 +125,10 @@ class ClientState:
         How it ended, in words.
     error : str
         Its traceback, if it failed to come up.
+    said : str
+        The last line that it put out.
+    cells : list of CellSpan
+        The last cells, oldest first.
     devices : list of DeviceState
     """
 
@@ -106,6 +145,8 @@ class ClientState:
     cpu: float | None = None
     exit: str | None = None
     error: str = ""
+    said: str = ""
+    cells: list[CellSpan] = field(default_factory=list)
     devices: list[DeviceState] = field(default_factory=list)
 
     @classmethod
@@ -114,6 +155,7 @@ class ClientState:
         values = dict(data)
         values["phase"] = Phase(values["phase"])
         values["devices"] = [DeviceState(**device) for device in values.get("devices", ())]
+        values["cells"] = [CellSpan.from_json(cell) for cell in values.get("cells", ())]
         return cls(**values)
 
 
@@ -128,11 +170,25 @@ class MeshState:
     dims : dict of str to int
         Sizes by dimension name, in order.
     device_type : str
+    devices : list of int
+        The devices' global ids, the last dimension running fastest; empty where they are 0, 1, 2, ...
     """
 
     name: str
     dims: dict[str, int]
     device_type: str
+    devices: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.dims.values())
+
+    def places(self) -> list[tuple[int, dict[str, int]]]:
+        """Return each device's global id and its coordinates by dimension, the last one running fastest."""
+        ids = self.devices or range(self.size)
+        steps = itertools.product(*(range(size) for size in self.dims.values()))
+        return [(device, dict(zip(self.dims, step, strict=True))) for device, step in zip(ids, steps, strict=True)]
 
 
 @dataclass

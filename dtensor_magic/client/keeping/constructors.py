@@ -8,7 +8,8 @@ import pickle
 import types
 from typing import Any
 
-from .shards import ShardReader, StoredTensor, mesh_dims, ranges_of
+from ...variables import part_of
+from .shards import ShardReader, StoredTensor, mesh_dims
 
 
 class Restoring:
@@ -119,7 +120,7 @@ def _assemble(restoring: Restoring, key: str) -> Any:
     parts = []
     made: dict[Any, Any] = {}
     for location in mesh.local_device_locations():
-        ranges = ranges_of(stored.shape, specs, dict(mesh_dims(mesh)), location)
+        ranges = part_of(stored.shape, specs, dict(mesh_dims(mesh)), location)
         if ranges not in made:
             made[ranges] = tf.constant(restoring.reader.part(stored, key, ranges))
         parts.append(made[ranges])

@@ -13,8 +13,9 @@ from typing import Any
 
 import cloudpickle
 
+from ...variables import part_of
 from . import constructors
-from .shards import ShardWriter, StoredTensor, mesh_dims, ranges_of
+from .shards import ShardWriter, StoredTensor, mesh_dims
 
 #: What a client has from the start, or IPython keeps for itself.
 NOT_KEPT = frozenset(
@@ -173,7 +174,7 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
         stored = StoredTensor(shape, tensor.dtype.name, specs, dims, layout.mesh.name, layout.mesh.device_type())
         locations = layout.mesh.local_device_locations()
         parts = [
-            (ranges_of(shape, specs, dict(dims), location), part)
+            (part_of(shape, specs, dict(dims), location), part)
             for location, part in zip(locations, local, strict=True)
         ]
         self._writer.tensor(key, stored, parts)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...variables import Range
+
 #: Bytes; buffers begin at multiples of it, so that arrays over them are aligned.
 _ALIGNMENT = 64
-
-Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -197,17 +197,3 @@ def _dtype(name: str) -> np.dtype[Any]:
 def mesh_dims(mesh: Any) -> tuple[tuple[str, int], ...]:
     """Return a mesh's dimensions in order: name and size."""
     return tuple((name, mesh.dim_size(name)) for name in mesh.dim_names)
-
-
-def ranges_of(
-    shape: Sequence[int], specs: Sequence[str], mesh: Mapping[str, int], location: Mapping[str, int]
-) -> tuple[Range, ...]:
-    """Return which part of a tensor the device at `location` of the mesh holds."""
-    ranges = []
-    for size, spec in zip(shape, specs, strict=True):
-        if spec in mesh:
-            part = size // mesh[spec]
-            ranges.append((location[spec] * part, (location[spec] + 1) * part))
-        else:
-            ranges.append((0, size))
-    return tuple(ranges)
