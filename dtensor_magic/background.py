@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from .clients import ClientGroup
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
+from .describing import describe
 from .errors import (
     AgentError,
     CellTimeoutError,
@@ -39,6 +40,7 @@ from .records import find_record, no_such_cluster
 from .spec import ClusterSpec
 from .stacks import stack_text
 from .state import ClusterState, Phase
+from .variables import VariableState
 
 #: Seconds that a cluster lives on whose attaching failed.
 DETACHED_LEASE = 600.0
@@ -246,6 +248,9 @@ class BackgroundCluster(Cluster):
         open_before = not group.closed_reason
         try:
             self._follow(watch, self._ladder, timeout)
+            if self._group is not group:
+                by = f" by {self._ended_by}" if self._ended_by else ""
+                raise ClusterStateError(f"{self.name} was shut down{by} while this cell ran.")
             group.closed_reason = group.closed_reason or run.broken_collective()
             error = watch.error(lambda client: self.logs(client, 2000))
             if error is not None:
@@ -322,6 +327,15 @@ class BackgroundCluster(Cluster):
             return dict(zip(self.clients, texts, strict=True))
 
         return driver().call(all_of_them())
+
+    def describe(
+        self, names: Sequence[str] | None = None, *, values: bool = False
+    ) -> dict[int, list[VariableState]]:
+        """Tell what names hold on the clients; see :meth:`Cluster.describe`."""
+        group = self._members()
+        if values:
+            self._check_idle()
+        return driver().call(describe(group, self.clients, names, values=values))
 
     def restart(
         self,

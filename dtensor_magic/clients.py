@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +33,9 @@ ATTACH_TIMEOUT = 10.0
 
 #: Seconds for an answer of a client's control thread, which needs the interpreter's lock now and then.
 REPORT_TIMEOUT = 1.5
+
+#: Seconds for a client to read the values of tensors.
+VALUES_TIMEOUT = 60.0
 
 #: How TensorFlow says that a port was taken between its reservation's end and its use.
 _BIND_FAILURE = "Could not start gRPC server"
@@ -187,7 +190,7 @@ class ClientGroup:
         """Have every view say that collectives cannot run any more."""
         facts = {
             "closed_reason": self.closed_reason,
-            "last_error": f"collectives are closed: {self.closed_reason}",
+            "last_error": f"✗ collectives are closed ({self.closed_reason}): restart, keeping the variables.",
         }
         await self.agent.request("clusters.update", name=self.name, facts=facts)
 
@@ -379,7 +382,8 @@ class ClientGroup:
                 # Cells are sent one by one, so there is no queue that an error should clear.
                 "stop_on_error": False,
             }
-            self._runs[self._channels[client].send("shell", "execute_request", content)] = (run, client)
+            identity = self._channels[client].send("shell", "execute_request", content, {"dtensor_run": run.id})
+            self._runs[identity] = (run, client)
 
     def forget(self, run: CellRun) -> None:
         """Take in no more of a cell that is over."""
@@ -434,6 +438,13 @@ class ClientGroup:
         answer = await self.ask(client, "dtensor_abort_request", {"reason": reason}, REPORT_TIMEOUT)
         return answer is not None and bool(answer["aborted"])
 
+    async def describe(self, client: int, names: Sequence[str] | None, *, values: bool) -> Mapping[str, Any] | None:
+        """Ask a client what its names hold; None where it does not answer."""
+        # Values are read by the main thread, when its cell is over; the rest is told meanwhile too.
+        channel, timeout = ("shell", VALUES_TIMEOUT) if values else ("control", REPORT_TIMEOUT)
+        asked = {"names": names, "values": values}
+        return await self.ask(client, "dtensor_describe_request", asked, timeout, channel=channel)
+
     async def native_stacks(self, client: int) -> str:
         """Have the client's process write all its threads' stacks by a signal, which needs no Python."""
         text: str = await self.agent.request("clients.stacks", name=self.name, client=client)
@@ -451,6 +462,9 @@ class ClientGroup:
         """
         for watch in self._watches.values():
             watch.cancel()
+        for run, client in list(self._runs.values()):
+            # Whoever waits for this cell must not wait for clients that nobody watches any more.
+            run.died(client, "was ended with its cluster")
         leaving = [client for client in self._channels if client not in self.exits]
         if grace and leaving and self.agent.alive:
             await self._ask_to_leave(leaving, grace)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .handles import CellHandle
     from .keeping import KeepReport
     from .plan import ClusterPlan
+    from .variables import VariableState
 
 #: How a cell's output is shown: alike lines once, every client's, the first client's alone, or none.
 OUTPUT_MODES = ("fold", "each", "first", "none")
@@ -201,6 +202,29 @@ class Cluster(ABC):
     @abstractmethod
     def stacks(self) -> dict[int, str]:
         """Return where each client's main thread stands, as text by client."""
+
+    @abstractmethod
+    def describe(
+        self, names: Sequence[str] | None = None, *, values: bool = False
+    ) -> dict[int, list[VariableState]]:
+        """Tell what names hold on the clients: shapes, data types and layouts, by client.
+
+        Works while a cell runs, but for values. No collective takes part.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Variables, or their attributes (``model.kernel``); all of the user's own by default.
+        values : bool
+            Whether to read values too, averaged over blocks, for heat maps.
+
+        Raises
+        ------
+        SpecError
+            For a name that no client has.
+        ClusterStateError
+            If a client does not answer, or, for values, while a cell runs.
+        """
 
     @abstractmethod
     def restart(

@@ -41,16 +41,16 @@ class LineMatcher:
 
     Parameters
     ----------
-    magics : DTensorMagics
+    shell : InteractiveShell
     """
 
-    def __init__(self, magics: Any) -> None:
-        self._magics = magics
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
 
     def hook(self, _shell: Any, event: Any) -> list[str]:
         """Answer IPython's ``complete_command`` hook."""
         match = _LINE.fullmatch(event.line)
-        return candidates(self._magics, match.group(1), event.line)[1] if match else []
+        return candidates(self._shell, match.group(1), event.line)[1] if match else []
 
     def match(self, context: Any) -> Any:
         """Answer IPython 8.6's matchers, which may keep all others out: Python names are no options."""
@@ -60,7 +60,7 @@ class LineMatcher:
         match = _LINE.fullmatch(line)
         if match is None:
             return {"completions": []}
-        fragment, found = candidates(self._magics, match.group(1), line)
+        fragment, found = candidates(self._shell, match.group(1), line)
         if not found and match.group(1) == "dtensor":
             # Code, after the options.
             return {"completions": []}
@@ -72,9 +72,9 @@ class LineMatcher:
         }
 
 
-def register_completers(shell: Any, magics: Any) -> None:
-    """Have `shell` complete the lines of `magics`."""
-    matcher = LineMatcher(magics)
+def register_completers(shell: Any) -> None:
+    """Have `shell` complete the lines of our magics."""
+    matcher = LineMatcher(shell)
     completer: Any = getattr(shell, "Completer", None)
     if hasattr(completer, "custom_matchers"):
         from IPython.core.completer import context_matcher
@@ -97,7 +97,7 @@ def unregister_completers(shell: Any) -> None:
             del table.regexs[pattern]
 
 
-def candidates(magics: Any, name: str, line: str) -> tuple[str, list[str]]:
+def candidates(shell: Any, name: str, line: str) -> tuple[str, list[str]]:
     """Return the word at the end of `line`, a line of magic `name`, and what it may be."""
     words = _words(line)
     last = "" if line[-1:].isspace() or len(words) == 1 else words[-1]
@@ -107,7 +107,7 @@ def candidates(magics: Any, name: str, line: str) -> tuple[str, list[str]]:
         return value, [found for found in _VALUES[option]() if found.startswith(value)]
     if before in _VALUES:
         return last, [found for found in _VALUES[before]() if found.startswith(last)]
-    options = _CELL_OPTIONS if name == "dtensor" else _options(magics, name)
+    options = _CELL_OPTIONS if name == "dtensor" else _options(shell, name)
     found = [option for option in options if option.startswith(last) and option not in words[:-1]]
     if name == "dtensor_init" and not any(word.upper() in DEVICE_TYPES for word in words[1:]):
         found = [kind for kind in DEVICE_TYPES if kind.startswith(last.upper())] + found
@@ -124,7 +124,7 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _options(magics: Any, name: str) -> list[str]:
-    parser = getattr(getattr(magics, name), "parser", None)
+def _options(shell: Any, name: str) -> list[str]:
+    parser = getattr(shell.find_line_magic(name), "parser", None)
     actions = parser._actions if parser is not None else []  # noqa: SLF001 - argparse has no public listing
     return [option for action in actions for option in action.option_strings if option != "-h"]

@@ -10,13 +10,18 @@ from .completion import register_completers, unregister_completers
 from .errors import DTensorMagicError
 from .launchers.local import local_agent, stop_agent
 from .magics import DTensorMagics
+from .picture_magics import PictureMagics
+
+#: All our magics, in classes by what they are for.
+MAGICS = (DTensorMagics, PictureMagics)
 
 
 def load(shell: Any) -> None:
     """Register the magics with `shell`, and warm the template up."""
-    magics = DTensorMagics(shell)
-    shell.register_magics(magics)
-    register_completers(shell, magics)
+    for kind in MAGICS:
+        shell.register_magics(kind(shell))
+    register_completers(shell)
+    magics = shell.magics_manager.registry[DTensorMagics.__name__]
     # A client that loads the extension, from a profile for instance, starts no agent of its own.
     if magics.prewarm and current_client() is None:
         try:
@@ -30,11 +35,13 @@ def unload(shell: Any) -> None:
     for cluster in registry.all():
         cluster.shutdown()
     stop_agent()
-    magics = shell.magics_manager.registry.pop(DTensorMagics.__name__, None)
-    if magics is not None:
-        for kind, names in magics.magics.items():
+    for kind in MAGICS:
+        magics = shell.magics_manager.registry.pop(kind.__name__, None)
+        if magics is None:
+            continue
+        for how, names in magics.magics.items():
             for name in names:
-                shell.magics_manager.magics[kind].pop(name, None)
+                shell.magics_manager.magics[how].pop(name, None)
         if magics in shell.configurables:
             shell.configurables.remove(magics)
     unregister_completers(shell)

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any
 
-from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
 from .errors import DTensorMagicError, SpecError, describe_outcomes
 from .handles import CellHandle
+from .magic_lines import NO_CLUSTER, find_cluster, name_argument, parse_line
 from .parsing import parse_clients, parse_env, parse_names, parse_time, parse_whole, split_cell_options
 from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
 from .views.progress import StartProgress
-
-NO_CLUSTER = "no cluster runs; start one with %dtensor_init, for instance %dtensor_init CPU -n 4."
-
-_NAME_HELP = "the cluster's name; without it the one that was started last"
-
-
-def name_argument() -> Callable[[Any], Any]:
-    """Return the option that most magics share."""
-    decorator: Callable[[Any], Any] = argument("--name", help=_NAME_HELP)
-    return decorator
 
 
 @magics_class
@@ -93,8 +81,27 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
         One client is local mode, in the notebook kernel itself; two or more (-n) are background kernels.
         """
-        options = self._parse(self.dtensor_init, line)
-        spec = ClusterSpec(
+        spec = self.spec_of(line)
+        before = registry.all()
+        cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
+        for warning in cluster.plan.warnings:
+            print(f"Note: {warning}")
+        others = [other for other in before if other is not cluster and other.alive]
+        if others and cluster not in before:
+            names = ", ".join(repr(other)[1:-1] for other in others)
+            print(f"Also running: {names}. %dtensor_shutdown --name NAME ends one; cells go to {cluster.name}.")
+        return cluster
+
+    def spec_of(self, line: str) -> ClusterSpec:
+        """Read a line of ``%dtensor_init``.
+
+        Raises
+        ------
+        SpecError
+            One line: what was wrong, and what is right.
+        """
+        options = parse_line(self.dtensor_init, line)
+        return ClusterSpec(
             device_type=options.device_type or self.device_type or None,
             clients=parse_whole(options.clients, "clients", "a client count; it is 1 or more")
             or (self.clients or None if not (options.background or options.here) else None),
@@ -118,15 +125,6 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             isolate=options.isolate,
             lease=parse_time(options.lease, "lease", "minutes") or self._default_lease(options),
         )
-        before = registry.all()
-        cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
-        for warning in cluster.plan.warnings:
-            print(f"Note: {warning}")
-        others = [other for other in before if other is not cluster and other.alive]
-        if others and cluster not in before:
-            names = ", ".join(repr(other)[1:-1] for other in others)
-            print(f"Also running: {names}. %dtensor_shutdown --name NAME ends one; cells go to {cluster.name}.")
-        return cluster
 
     @staticmethod
     def _with_progress(start: Callable[[StartProgress], Cluster], *, restarted: bool = False) -> Cluster:
@@ -160,8 +158,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         Variables are lost, but for those that --keep names. DTensors come back with the same bits and layouts, or
         laid out over another mesh; what cannot be kept is told with the reason.
         """
-        options = self._parse(self.dtensor_restart, line)
-        cluster = self._cluster(options.name)
+        options = parse_line(self.dtensor_restart, line)
+        cluster = find_cluster(options.name)
         count = parse_whole(options.clients, "clients", "a client count; it is 1 or more")
 
         keep = parse_names(options.keep) if options.keep is not None else None
@@ -185,11 +183,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @line_magic
     def dtensor_shutdown(self, line: str) -> None:
         """End a cluster: its clients, files and sockets. Without a cluster it does nothing."""
-        options = self._parse(self.dtensor_shutdown, line)
+        options = parse_line(self.dtensor_shutdown, line)
         if options.all:
             clusters = registry.all()
         elif options.name or registry.all():
-            clusters = [self._cluster(options.name)]
+            clusters = [find_cluster(options.name)]
         else:
             clusters = []
         for cluster in clusters:
@@ -206,7 +204,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         """
         from .background import BackgroundCluster
 
-        options = self._parse(self.dtensor_attach, line)
+        options = parse_line(self.dtensor_attach, line)
         name = options.name or _only_other_cluster()
         cluster = BackgroundCluster.attach(name)
         state = cluster.state(sample=False)
@@ -222,8 +220,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         """Leave a cluster running, also when this notebook ends; %dtensor_attach takes it up again."""
         from .background import BackgroundCluster
 
-        options = self._parse(self.dtensor_detach, line)
-        cluster = self._cluster(options.name)
+        options = parse_line(self.dtensor_detach, line)
+        cluster = find_cluster(options.name)
         if not isinstance(cluster, BackgroundCluster):
             raise SpecError(
                 "the client is the notebook kernel itself; only background clients can be left running."
@@ -261,7 +259,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             raise SpecError(f"%%dtensor: {rest!r} is no option; code goes into the lines below, or after %dtensor.")
         else:
             code = cell
-        cluster = self._cluster(options.get("--name"))
+        cluster = find_cluster(options.get("--name"))
         cluster.fail_grace = self.fail_grace
         wishes: dict[str, Any] = {
             "on": parse_clients(options["--on"]) if "--on" in options else None,
@@ -289,8 +287,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
         First an interrupt, then its collectives are aborted, then the client is killed, within some 3 seconds.
         """
-        options = self._parse(self.dtensor_interrupt, line)
-        cluster = self._cluster(options.name)
+        options = parse_line(self.dtensor_interrupt, line)
+        cluster = find_cluster(options.name)
         print(f"{cluster.name}: {describe_outcomes(cluster.interrupt())}")
 
     @magic_arguments()
@@ -298,9 +296,9 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @line_magic
     def dtensor_stacks(self, line: str) -> None:
         """Show where each client stands: the cell's frames first, with their source lines."""
-        options = self._parse(self.dtensor_stacks, line)
+        options = parse_line(self.dtensor_stacks, line)
         by_text: dict[str, list[int]] = {}
-        for client, text in self._cluster(options.name).stacks().items():
+        for client, text in find_cluster(options.name).stacks().items():
             by_text.setdefault(text, []).append(client)
         for text, clients in by_text.items():
             print(f"[{client_ranges(clients)}] {text}")
@@ -314,11 +312,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         """Show the clients: phase, process, memory, CPU, devices, address."""
         from IPython.display import display
 
-        options = self._parse(self.dtensor_status, line)
+        options = parse_line(self.dtensor_status, line)
         if options.name is None and not registry.all():
             print(NO_CLUSTER)
             return
-        display(self._cluster(options.name))
+        display(find_cluster(options.name))
 
     @magic_arguments()
     @argument("client", nargs="?", default="0", metavar="I", help="the client (0)")
@@ -327,11 +325,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @line_magic
     def dtensor_logs(self, line: str) -> None:
         """Show what a client's process wrote to its own output and error streams: TensorFlow's C++ log mostly."""
-        options = self._parse(self.dtensor_logs, line)
+        options = parse_line(self.dtensor_logs, line)
         client = parse_whole(options.client, "client", "a client's number", least=0)
         size = -1 if options.bytes == "all" else parse_whole(options.bytes, "bytes", "a number of bytes, or all")
         assert client is not None
-        print(self._cluster(options.name).logs(client, size or 4000) or f"client {client} wrote nothing yet.")
+        print(find_cluster(options.name).logs(client, size or 4000) or f"client {client} wrote nothing yet.")
 
     # --- what they share
 
@@ -340,44 +338,6 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         clients = options.clients or self.clients
         background = options.background or (str(clients).isdigit() and int(clients) > 1 and not options.here)
         return self.lease if background and (options.start_method or self.start_method) == "fork" else 0.0
-
-    def _parse(self, magic: Any, line: str) -> Any:
-        """Parse `line`; a wrong option is one line that says what is right."""
-        name = magic.__name__
-        try:
-            return parse_argstring(magic, line)
-        except UsageError as error:
-            raise SpecError(f"%{name}: {_suggest(str(error), magic)}") from None
-        except ValueError as error:
-            raise SpecError(f"%{name}: {error}.") from None
-
-    def _cluster(self, name: str | None) -> Cluster:
-        if name is None:
-            cluster = registry.current()
-            if cluster is None:
-                raise SpecError(NO_CLUSTER)
-            return cluster
-        found = registry.get(name)
-        if found is None:
-            known = ", ".join(cluster.name for cluster in registry.all())
-            raise SpecError(f"no cluster {name} in this notebook; {f'there is {known}' if known else NO_CLUSTER}.")
-        return found
-
-
-def _suggest(message: str, magic: Any) -> str:
-    """Say what an unknown option may have meant."""
-    match = re.search(r"unrecognized arguments?: (\S+)", message)
-    if match is None:
-        return f"{message.rstrip('.')}."
-    word = match.group(1)
-    if word.isdigit():
-        return f"{word} is no option; did you mean -n {word}?"
-    if re.fullmatch(r"\w+=-?\d+", word):
-        return f"{word} is no option; a mesh is written without blanks: --mesh batch=4,{word}"
-    known = [option for action in magic.parser._actions for option in action.option_strings]  # noqa: SLF001
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"%{magic.__name__}? lists the options."
-    return f"unknown option {word}; {hint}"
 
 
 def _only_other_cluster() -> str:

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -15,11 +16,13 @@ import psutil
 from .client.initialise import Initialised, initialise
 from .client.rendezvous import await_peers
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
+from .describing import read_descriptions
 from .errors import ContextLiveError, SpecError, StartError
 from .jobs import check_ports_free
 from .plan import ClusterPlan
 from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
+from .variables import VariableState
 
 if TYPE_CHECKING:
     from .execution.turns import Ticket
@@ -166,6 +169,17 @@ class NotebookCluster(Cluster):
         """Refuse: whoever asks here runs here."""
         raise SpecError("the client is the notebook kernel itself, whose stack is this cell's.")
 
+    def describe(
+        self, names: Sequence[str] | None = None, *, values: bool = False
+    ) -> dict[int, list[VariableState]]:
+        """Tell what names hold here; see :meth:`Cluster.describe`."""
+        from IPython.core.getipython import get_ipython
+
+        from .client.describe import describe
+
+        shell = get_ipython() or SimpleNamespace(user_ns=self._namespace)
+        return read_descriptions(self.name, names, {self.clients[0]: describe(shell, names, values=values)})
+
     def restart(
         self,
         *,
@@ -218,7 +232,8 @@ def _is_initialised() -> bool:
     return bool(accelerator_util.is_initialized())
 
 
-def _context_live() -> bool:
+def context_live() -> bool:
+    """Whether TensorFlow has a context in this process, which DTensor must set up itself."""
     from tensorflow.python.eager import context
 
     current = context.context_safe()
@@ -242,7 +257,7 @@ def _make_room(spec: ClusterSpec) -> None:
                 "restart the kernel, or use background clients (--background or -n)."
             )
         dtensor.shutdown_accelerator_system()
-    elif _context_live() and not spec.reset_context:
+    elif context_live() and not spec.reset_context:
         raise ContextLiveError(
             "TensorFlow is already initialised in this kernel, so DTensor cannot be. Two ways out: "
             "--reset-context resets it (existing tensors become invalid), "

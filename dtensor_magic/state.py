@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+#: Seconds in a collective, while a peer does not run the cell, after which a client is called hung.
+HUNG = 2.0
+
 
 class Phase(str, enum.Enum):
     """Where a client stands."""
@@ -84,6 +87,8 @@ class CellSpan:
         ``running``, ``done``, ``failed``, ``interrupted``, or ``died`` with its client.
     waits : list of (float, float or None)
         When it waited in a collective: begin and end; the end is None while it does.
+    run : str
+        Names the cell as its driver sent it: the same on all clients that got it. Empty for code from elsewhere.
     """
 
     cell: str
@@ -92,6 +97,7 @@ class CellSpan:
     end: float | None = None
     outcome: str = "running"
     waits: list[tuple[float, float | None]] = field(default_factory=list)
+    run: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CellSpan:
@@ -234,6 +240,13 @@ class ClusterState:
 def to_json(state: ClusterState | ClientState) -> dict[str, Any]:
     """Return `state` as a dict that JSON can hold."""
     return asdict(state)
+
+
+def hung_clients(state: ClusterState, now: float) -> list[int]:
+    """Return the clients that wait in a collective for one that will not come: it is idle, or gone."""
+    waiting = [client.id for client in state.clients if client.phase is Phase.WAITING and now - client.since > HUNG]
+    absent = any(client.phase in (Phase.READY, Phase.FAILED, Phase.DEAD) for client in state.clients)
+    return waiting if absent else []
 
 
 def client_ranges(clients: Iterable[int]) -> str:

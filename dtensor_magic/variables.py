@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .state import ClusterState, MeshState, name_clients
@@ -283,3 +283,28 @@ def over_clients(described: Mapping[int, Sequence[VariableState]]) -> list[NameS
 def client_of(state: ClusterState) -> dict[int, int]:
     """Return which client each device belongs to, by the device's global id."""
     return {device.global_id: client.id for client in state.clients for device in client.devices}
+
+
+def gather(described: Mapping[int, Sequence[VariableState]]) -> list[VariableState]:
+    """Return each name once, with the values that all clients have of it.
+
+    A DTensor that the clients hold in different layouts, and a value that is each client's own, appears once per
+    client, with the client in its name.
+    """
+    found: list[VariableState] = []
+    for name in over_clients(described):
+        alike = not name.difference or name.difference.startswith("not on")
+        if name.first.kind in ("dtensor", "group") and alike:
+            found.append(_merge(list(name.by_client.values())))
+        elif alike:
+            found.append(name.first)
+        else:
+            found += [replace(one, name=f"{one.name} on client {client}") for client, one in name.by_client.items()]
+    return found
+
+
+def _merge(variables: Sequence[VariableState]) -> VariableState:
+    first = variables[0]
+    heat = {tuple(one.ranges): one for variable in variables for one in variable.heat}
+    parts = [_merge(same) for same in zip(*(variable.parts for variable in variables), strict=True)]
+    return replace(first, heat=list(heat.values()), parts=parts)

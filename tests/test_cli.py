@@ -10,8 +10,9 @@ import pytest
 from conftest import wait_for
 
 from dtensor_magic import Cluster
-from dtensor_magic.errors import SpecError
+from dtensor_magic.errors import ClusterStateError, SpecError
 from dtensor_magic.records import find_record
+from dtensor_magic.state import ClusterPhase
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,3 +55,12 @@ def test_mistakes_are_one_line(arguments, says):
     assert done.returncode == 1
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_cell_that_runs_while_its_cluster_is_stopped_from_outside_says_so():
+    cluster = Cluster.start("CPU", clients=2, name="stopped")
+    handle = cluster.run_later("import time; time.sleep(60)")
+    wait_for(lambda: cluster.state(sample=False).phase == ClusterPhase.BUSY)
+    assert cli("stop", "stopped").stdout == "ended: stopped\n"
+    with pytest.raises(ClusterStateError, match="stopped was shut down by dtensor-magic stop while this cell ran"):
+        handle.wait(5)

@@ -401,19 +401,17 @@ def test_what_was_registered_with_atexit_runs(tmp_path):
 def test_a_client_that_ignores_its_end_is_ended():
     cluster = Cluster.start("CPU", clients=2)
     pids = [client.pid for client in cluster.state().clients]
-    thread = threading.Thread(
-        target=lambda: cluster.run(
-            "import signal, time\nfor name in ('SIGTERM', 'SIGINT'):\n"
-            "    signal.signal(getattr(signal, name), signal.SIG_IGN)\nprint('deaf')\nwhile True: time.sleep(1)"
-        )
+    handle = cluster.run_later(
+        "import signal, time\nfor name in ('SIGTERM', 'SIGINT'):\n"
+        "    signal.signal(getattr(signal, name), signal.SIG_IGN)\nprint('deaf')\nwhile True: time.sleep(1)"
     )
-    thread.daemon = True
-    thread.start()
     wait_for(lambda: cluster.state(sample=False).phase == ClusterPhase.BUSY)
     start = time.monotonic()
     cluster.shutdown()
     assert gone(pids)
     assert time.monotonic() - start < 6
+    with pytest.raises(ClusterStateError, match="was shut down while this cell ran"):
+        handle.wait(1)
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records import ClusterRecord, write_record
-from ..state import ClientState, ClusterPhase, ClusterState, DeviceState, MeshState, Phase, describe_exit
+from ..state import CellSpan, ClientState, ClusterPhase, ClusterState, DeviceState, MeshState, Phase, describe_exit
 from .processes import ProcessTable
 from .status import StatusReader
 
@@ -83,12 +83,20 @@ class HostedCluster:
             mode=self.facts["mode"],
             device_type=self.facts["device_type"],
             phase=self._phase(clients),
-            meshes=[MeshState(**mesh) for mesh in self.facts.get("meshes", ())],
+            meshes=self._meshes(),
             clients=clients,
             cell=self._pages[busy.id].read().get("text") if busy else None,
             created=self.record.created,
             last_error=self.facts.get("last_error", ""),
         )
+
+    def _meshes(self) -> list[MeshState]:
+        """Return the meshes that names hold on the clients; before the first cell, the one that was asked for."""
+        found: dict[str, Any] = {}
+        for page in self._pages.values():
+            for mesh in page.read().get("meshes", self.facts.get("meshes", ())):
+                found.setdefault(mesh["name"], mesh)
+        return [MeshState(**mesh) for mesh in found.values()]
 
     @staticmethod
     def _phase(clients: Iterable[ClientState]) -> ClusterPhase:
@@ -112,13 +120,22 @@ class HostedCluster:
             line=page.get("line"),
             since=page.get("since", self.record.created),
             error=page.get("error", ""),
+            said=page.get("said", ""),
+            cells=[CellSpan.from_json(cell) for cell in page.get("cells", ())],
             devices=[DeviceState(**device) for device in page.get("devices", ())],
         )
+        running = state.phase in (Phase.BUSY, Phase.WAITING)
+        if running:
+            span = CellSpan(page["cell"], page["text"], page["began"], run=page["run"])
+            span.waits = [(begin, end) for begin, end in page["waits"]]
+            state.cells.append(span)
         if process is not None and process.ended.is_set():
             state.exit = "called exit() and ended" if page.get("leaving") else describe_exit(process.code)
             if state.phase in _LIVE:
                 state.phase = Phase.DEAD
                 state.since = process.ended_at
+                if running:
+                    span.end, span.outcome = process.ended_at, "died"
         elif process is not None and sample:
             state.rss, state.pss, state.cpu = process.sample()
         return state

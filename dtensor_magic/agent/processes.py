@@ -13,6 +13,9 @@ import psutil
 from ..errors import AgentError
 from ..records import ProcessIdentity
 
+#: Seconds for which a process's proportional share of memory is good enough.
+PSS_AGE = 5.0
+
 
 @dataclass
 class ManagedProcess:
@@ -36,6 +39,8 @@ class ManagedProcess:
     code: int | None = None
     ended_at: float = 0.0
     _process: psutil.Process | None = None
+    _pss: int | None = None
+    _pss_at: float = -PSS_AGE
 
     @property
     def pid(self) -> int:
@@ -43,14 +48,21 @@ class ManagedProcess:
         return self.identity.pid
 
     def sample(self) -> tuple[int | None, int | None, float | None]:
-        """Return resident and proportional memory (bytes) and CPU (percent of a core since the last call)."""
+        """Return resident and proportional memory (bytes) and CPU (percent of a core since the last call).
+
+        The kernel adds the proportional share up page by page, some milliseconds of CPU for a process with
+        TensorFlow, so it is looked up anew only when `PSS_AGE` seconds have passed.
+        """
         if self.ended.is_set():
             return None, None, None
         try:
             if self._process is None:
                 self._process = psutil.Process(self.pid)
-            memory = self._process.memory_full_info()
-            return memory.rss, getattr(memory, "pss", None), self._process.cpu_percent()
+            if time.monotonic() - self._pss_at > PSS_AGE:
+                self._pss = getattr(self._process.memory_full_info(), "pss", None)
+                self._pss_at = time.monotonic()
+            with self._process.oneshot():
+                return self._process.memory_info().rss, self._pss, self._process.cpu_percent()
         except psutil.Error:
             # It is ending, or belongs to another user namespace: not known.
             return None, None, None

@@ -44,7 +44,9 @@ class StatusWriter:
         finally:
             os.close(descriptor)
         self._sequence = _HEADER.unpack_from(self._map)[0] & ~1
-        self._fields: dict[str, Any] = {}
+        #: Each field as JSON, so that a write costs what changed and no more.
+        self._texts: dict[str, str] = {}
+        self._phase: Phase | None = None
         self._lock = threading.Lock()
 
     def update(self, phase: Phase | None = None, **fields: Any) -> None:
@@ -52,25 +54,30 @@ class StatusWriter:
         with self._lock:
             self._write(phase, fields)
 
-    def refine(self, phase: Phase, line: int | None) -> None:
+    def refine(self, phase: Phase, **fields: Any) -> None:
         """While a cell runs, say more closely what it does; before and after, nothing."""
         with self._lock:
-            if self._fields.get("phase") in (Phase.BUSY.value, Phase.WAITING.value):
-                self._write(None if self._fields["phase"] == phase.value else phase, {"line": line})
+            if self._phase in (Phase.BUSY, Phase.WAITING):
+                self._write(None if self._phase is phase else phase, fields)
 
     def _write(self, phase: Phase | None, fields: dict[str, Any]) -> None:
         if phase is not None:
+            self._phase = phase
             fields.update(phase=phase.value, since=time.time())
-        self._fields.update(fields)
-        text = json.dumps(self._fields).encode()
+        self._texts.update({name: json.dumps(value) for name, value in fields.items()})
+        text = self._text()
         if len(text) > _ROOM:
             # A thousand devices fit; only an error's text can be this long, and its end says most.
-            self._fields["error"] = self._fields.get("error", "")[-_ROOM // 8 :]
-            text = json.dumps(self._fields).encode()
+            error = json.loads(self._texts.get("error", '""'))
+            self._texts["error"] = json.dumps(error[-_ROOM // 8 :])
+            text = self._text()
         _HEADER.pack_into(self._map, 0, self._sequence + 1, len(text))
         self._map[_HEADER.size : _HEADER.size + len(text)] = text
         self._sequence += 2
         _HEADER.pack_into(self._map, 0, self._sequence, len(text))
+
+    def _text(self) -> bytes:
+        return ("{" + ",".join(f'"{name}":{text}' for name, text in self._texts.items()) + "}").encode()
 
 
 class StatusReader:

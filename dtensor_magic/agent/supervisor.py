@@ -274,14 +274,15 @@ class Supervisor:
         cluster = self._cluster(name)
         # First of all, so that a client whose fork is under way finds its cluster gone.
         del self._clusters[name]
+        owner = self._leases.owner(name)
+        if by and owner is not None:
+            # Before its clients end, so that a cell that runs is told of this, and not of their dying.
+            owner.notify("cluster.closed", name=name, by=by)
         await self._processes.stop(list(cluster.clients.values()), grace)
         for key in cluster.clients.values():
             self._processes.forget(key)
         _end_holder(cluster)
         cluster.remove()
-        owner = self._leases.owner(name)
-        if by and owner is not None:
-            owner.notify("cluster.closed", name=name, by=by)
         self._leases.forget(name)
         self._maybe_done()
 

@@ -23,6 +23,7 @@ from ..state import Phase
 from .context import ClientContext, take_orders
 from .initialise import Initialised, initialise
 from .kernel import DTensorKernel
+from .lookout import Lookout
 from .rendezvous import await_leader
 from .threads import limit_threads
 from .waiting import release_lock_while_waiting
@@ -52,7 +53,8 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
         self.log.setLevel(logging.WARNING)
         signal.signal(signal.SIGTERM, _leave)
         _register_cells(self.shell)
-        self.kernel.status = self.status
+        if self.status is not None:
+            self.kernel.lookout = Lookout(self.status)
         if self.orders is not None and self.ready is not None and self.status is not None:
             spec = self.orders.spec
             self.shell.push(self.ready.names(spec.client_id, spec.num_clients), interactive=False)

@@ -11,10 +11,10 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance
 
-from ..agent.status import StatusWriter
-from ..state import Phase
 from . import stacks
+from .describe import describe, meshes
 from .keeping import bind, restore, salvage
+from .lookout import Lookout
 from .streams import ClientStream
 
 #: TensorFlow's code for CANCELLED.
@@ -22,17 +22,18 @@ _CANCELLED = 1
 
 
 class DTensorKernel(IPythonKernel):  # type: ignore[misc]
-    """A kernel that keeps its client's status page current, and answers its driver.
+    """A kernel that tells its lookout of each cell, and answers its driver.
 
     On the control channel, which a thread of its own serves while the main one may be stuck:
     ``dtensor_report_request`` is answered with where the main thread stands (see `stacks.report`);
-    ``dtensor_abort_request`` aborts this client's collectives, which closes them for good.
+    ``dtensor_abort_request`` aborts this client's collectives, which closes them for good;
+    ``dtensor_describe_request`` tells what names hold (see `describe`).
 
-    On the shell channel: ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request``
-    (see `keeping`).
+    On the shell channel: the last one too, for values, which only the main thread reads; and
+    ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request`` (see `keeping`).
     """
 
-    status = Instance(StatusWriter, allow_none=True)
+    lookout = Instance(Lookout, allow_none=True)
 
     #: ipykernel sleeps after each cell in case its output lags behind the reply; our driver waits for both.
     _execute_sleep = 0.0
@@ -41,22 +42,27 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.control_handlers["dtensor_report_request"] = self._on_report
         self.control_handlers["dtensor_abort_request"] = self._on_abort
+        self.control_handlers["dtensor_describe_request"] = self._on_describe
+        self.shell_handlers["dtensor_describe_request"] = self._on_describe
         self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
         self.shell_handlers["dtensor_restore_request"] = self._on_restore
         self.shell_handlers["dtensor_bind_request"] = self._on_bind
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
-        if self.status is None or silent:
+        if self.lookout is None or silent:
             return await super().do_execute(code, silent, *args, **kwargs)
         self._divert(on=False)
         count = self.shell.execution_count
         text = code.lstrip().partition("\n")[0][:200]
-        self.status.update(Phase.BUSY, cell=f"In[{count}]", text=text, line=None)
+        run = self.get_parent("shell").get("metadata", {}).get("dtensor_run", "")
+        self.lookout.begin(f"In[{count}]", text, run)
+        reply: Mapping[str, Any] = {}
         try:
-            return await super().do_execute(code, silent, *args, **kwargs)
+            reply = await super().do_execute(code, silent, *args, **kwargs)
         finally:
-            self.status.update(Phase.READY, line=None, leaving=bool(self.shell.exit_now))
+            self.lookout.end(*_judge(reply), meshes(self.shell), leaving=bool(self.shell.exit_now))
+        return reply
 
     @staticmethod
     def _divert(*, on: bool) -> None:
@@ -65,8 +71,6 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
 
     async def _on_report(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         found = await asyncio.get_running_loop().run_in_executor(None, stacks.report)
-        if self.status is not None:
-            self.status.refine(Phase.WAITING if found["waiting"] else Phase.BUSY, found["line"])
         self.session.send(stream, "dtensor_report_reply", found, parent=parent, ident=ident)
 
     async def _on_abort(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
@@ -89,6 +93,9 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     async def _on_bind(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         self._answer("dtensor_bind_reply", stream, ident, parent, lambda asked: bind(self.shell, **asked))
 
+    async def _on_describe(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        self._answer("dtensor_describe_reply", stream, ident, parent, lambda asked: describe(self.shell, **asked))
+
     def _answer(
         self,
         kind: str,
@@ -103,3 +110,11 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
             traceback.print_exc(file=sys.__stderr__)
             content = {"status": "error", "text": f"{type(error).__name__}: {error}"}
         self.session.send(stream, kind, content, parent=parent, ident=ident)
+
+
+def _judge(reply: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a cell's outcome, and its error in one line, from its reply."""
+    if reply.get("status") == "ok":
+        return "done", ""
+    name, text = reply.get("ename", ""), str(reply.get("evalue", "")).strip().partition("\n")[0]
+    return ("interrupted" if name == "KeyboardInterrupt" else "failed"), f"{name}: {text}" if text else name

@@ -104,16 +104,15 @@ def report() -> dict[str, Any]:
         "line": cell.line if cell else None,
         "source": cell.source if cell else "",
         "call": _called(frames[place + 1 :]) if place is not None else "",
-        "waiting": idle and _in_collective(frames),
+        "waiting": idle and bool(frames) and waits_for_peers(frames[-1].module),
         "idle": idle,
         "place": "|".join(f"{frame.file}:{frame.line}" for frame in frames if frame.cell),
     }
 
 
-def _in_collective(frames: list[Frame]) -> bool:
-    if not frames or not frames[-1].module.startswith("tensorflow."):
-        return False
-    if frames[-1].module.startswith(_NOT_COLLECTIVE):
+def waits_for_peers(module: str) -> bool:
+    """Whether a main thread that uses no CPU, and whose innermost frame is in `module`, waits in a collective."""
+    if not module.startswith("tensorflow.") or module.startswith(_NOT_COLLECTIVE):
         return False
     # A Python function inside a graph runs on another thread while the main one waits for it.
     return not any(_runs_python_op(frame) for frame in sys._current_frames().values())  # noqa: SLF001

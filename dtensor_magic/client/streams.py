@@ -10,11 +10,14 @@ import select
 import sys
 import termios
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from ipykernel.iostream import OutStream
 
 _CHUNK = 64 * 1024
+
+#: Characters of the end of a stream that are remembered, for its last line.
+_TAIL = 1000
 
 
 class ClientStream(OutStream):  # type: ignore[misc]
@@ -25,11 +28,15 @@ class ClientStream(OutStream):  # type: ignore[misc]
     wait for the output thread, which costs a cell more than everything else here.
     """
 
+    #: The stream of this process that spoke last.
+    latest: ClassVar[ClientStream | None] = None
+
     #: While set, what native code writes to the file descriptor goes to the log alone.
     divert = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pipe_lock = threading.Lock()
+        self._tail = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         super().__init__(*args, **kwargs)
 
@@ -53,7 +60,9 @@ class ClientStream(OutStream):  # type: ignore[misc]
                     return
                 text = os.read(self._fid, _CHUNK)
                 if not self.divert:
-                    super().write(self._decoder.decode(text))
+                    decoded = self._decoder.decode(text)
+                    self._remember(decoded)
+                    super().write(decoded)
                 os.write(self._original_stdstream_copy, text)
 
     def write(self, string: str) -> int | None:
@@ -61,10 +70,16 @@ class ClientStream(OutStream):  # type: ignore[misc]
         if isinstance(string, str):
             # A lone surrogate, from an undecodable file name for instance, cannot travel.
             string = string.encode("utf-8", "replace").decode("utf-8")
+            self._remember(string)
         written: int | None = super().write(string)
         if self._should_watch:
             os.write(self._original_stdstream_copy, string.encode("utf-8"))
         return written
+
+    def _remember(self, text: str) -> None:
+        self._tail = (self._tail + text[-_TAIL:])[-_TAIL:]
+        if not text.isspace():
+            ClientStream.latest = self
 
     def flush(self) -> None:
         """Send what was written; return when it is on its way."""
@@ -101,3 +116,17 @@ def _waiting(descriptor: int) -> int:
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return count[0]
+
+
+def last_words() -> str:
+    """Return the last line that this process put out, without what a carriage return wiped out."""
+    if ClientStream.latest is None:
+        return ""
+    line = ClientStream.latest._tail.rstrip().rpartition("\n")[2]  # noqa: SLF001 - our own class
+    return line.rpartition("\r")[2][-200:].strip()
+
+
+def end_line() -> None:
+    """Have what comes next begin its own line, as far as :func:`last_words` goes."""
+    if ClientStream.latest is not None:
+        ClientStream.latest._tail += "\n"  # noqa: SLF001 - our own class

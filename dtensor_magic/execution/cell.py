@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from uuid import uuid4
 
 OutcomeKind = Literal["ok", "error", "aborted", "died"]
 
@@ -84,6 +85,8 @@ class CellRun:
     code : str
     clients : tuple of int
         Those that it was sent to.
+    id : str
+        Its name, by which clients tell one cell from another.
     events : queue of Output, Outcome, Notice or None
         In the order of arrival; None when the cell is over on all clients.
     outcomes : dict of int to Outcome
@@ -99,6 +102,7 @@ class CellRun:
 
     code: str
     clients: tuple[int, ...]
+    id: str = field(default_factory=lambda: uuid4().hex[:12])
     events: queue.SimpleQueue[Output | Outcome | Notice | None] = field(default_factory=queue.SimpleQueue)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from ..state import ClientState, ClusterState, Phase, client_ranges
+from ..state import ClientState, ClusterState, Phase, client_ranges, hung_clients, name_clients
 
-COLUMNS = ("client", "phase", "pid", "memory", "CPU", "devices", "address")
+#: Columns of a terminal's table. The address comes last, and only where there is room.
+COLUMNS = ("client", "phase", "cell", "pid", "memory", "CPU", "devices", "address")
 
-_MARKS = {
+WIDTH = 80
+
+MARKS = {
     Phase.STARTING: "·",
     Phase.INITIALISING: "…",
     Phase.READY: "✓",
     Phase.BUSY: "▶",
-    Phase.WAITING: "⏸",
+    Phase.WAITING: "‖",
     Phase.FAILED: "✗",
     Phase.DEAD: "✗",
 }
@@ -32,34 +35,80 @@ def headline(state: ClusterState) -> str:
 
 def card(state: ClusterState) -> str:
     """Return the headline and a table of the clients."""
-    rows = [COLUMNS, *(client_row(client) for client in state.clients)]
+    now = time.time()
+    hung = hung_clients(state, now)
+    rows = [COLUMNS, *(_row(client, now, hung=client.id in hung) for client in state.clients)]
+    table = _table(rows)
+    if max(map(len, table)) > WIDTH:
+        table = _table([row[:-1] for row in rows])
     lines = [headline(state)]
     if state.cell:
         lines.append(f"runs: {state.cell}")
-    lines += ["", *_table(rows)]
-    lines += [f"client {client.id} {client.exit}" for client in state.clients if client.exit]
-    if state.last_error:
-        lines.append(state.last_error)
+    lines += ["", *table, *last_words(state), *notes(state, now)]
     return "\n".join(lines)
 
 
-def client_row(client: ClientState) -> tuple[str, ...]:
-    """Return a client's row of the table, a text per column."""
-    phase = f"{_MARKS[client.phase]} {client.phase.value}"
-    if client.phase in (Phase.BUSY, Phase.WAITING):
-        phase += f" {elapsed(time.time() - client.since)}"
+def _row(client: ClientState, now: float, *, hung: bool) -> tuple[str, ...]:
     return (
         str(client.id),
-        phase,
+        phase(client, now, hung=hung),
+        place(client),
         str(client.pid or "-"),
-        size(client.pss if client.pss is not None else client.rss),
-        "-" if client.cpu is None else f"{client.cpu:.0f} %",
-        _devices(client),
+        memory(client),
+        cpu(client),
+        devices(client),
         client.address or "-",
     )
 
 
-def _devices(client: ClientState) -> str:
+def phase(client: ClientState, now: float, *, hung: bool = False) -> str:
+    """Say where a client stands, with a mark: ``‖ waiting 3 s``."""
+    words = f"{MARKS[client.phase]} {client.phase.value}"
+    if hung:
+        words = "⚠ hung"
+    if client.phase in (Phase.BUSY, Phase.WAITING):
+        words += f" {elapsed(now - client.since)}"
+    return words
+
+
+def place(client: ClientState) -> str:
+    """Say which cell a client runs, or ran last, and in which line it stands: ``In[3]:4``."""
+    return (client.cell or "-") + (f":{client.line}" if client.line else "")
+
+
+def memory(client: ClientState) -> str:
+    """Write a client's memory: its proportional share, where the system tells."""
+    return size(client.pss if client.pss is not None else client.rss)
+
+
+def cpu(client: ClientState) -> str:
+    """Write a client's CPU use."""
+    return "-" if client.cpu is None else f"{client.cpu:.0f} %"
+
+
+def last_words(state: ClusterState) -> list[str]:
+    """Return the clients' last lines of output, those that are alike once."""
+    by_line: dict[str, list[int]] = {}
+    for client in state.clients:
+        if client.said:
+            by_line.setdefault(client.said, []).append(client.id)
+    return [f"[{client_ranges(clients)}] said last: {line}"[:WIDTH] for line, clients in by_line.items()]
+
+
+def notes(state: ClusterState, now: float) -> list[str]:
+    """Say what is wrong, a line each."""
+    found = [f"{MARKS[Phase.DEAD]} client {client.id} {client.exit}" for client in state.clients if client.exit]
+    hung = hung_clients(state, now)
+    if hung:
+        others = [client.id for client in state.clients if client.phase is Phase.READY]
+        idle = f", and {name_clients(others)} {'is' if len(others) == 1 else 'are'} idle" if others else ""
+        verb = "waits" if len(hung) == 1 else "wait"
+        found.append(f"⚠ {name_clients(hung)} {verb} in a collective{idle}; interrupting releases them.")
+    return [*found, *([state.last_error] if state.last_error else [])]
+
+
+def devices(client: ClientState) -> str:
+    """Write which devices are a client's: ``CPU 4-7``."""
     if not client.devices:
         return "-"
     first, last = client.devices[0].global_id, client.devices[-1].global_id

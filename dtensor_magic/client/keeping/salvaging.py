@@ -39,7 +39,7 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
 
     # An operation that was aborted would make every later one fail, also those that only read what is here.
     context.async_clear_error()
-    wanted = _user_names(shell) if names is None else list(names)
+    wanted = user_names(shell) if names is None else list(names)
     lost = {name: "there is no such name" for name in wanted if name not in shell.user_ns}
     values: dict[str, Any] = {}
     touched: dict[str, list[int]] = {}
@@ -64,7 +64,8 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
     return {"kept": list(values), "lost": lost, "tensors": tensors}
 
 
-def _user_names(shell: Any) -> list[str]:
+def user_names(shell: Any) -> list[str]:
+    """Return the names that the user made."""
     hidden = getattr(shell, "user_ns_hidden", {})
     return [
         name

@@ -1,0 +1,1 @@
+"""The panel in the notebook: a form to start a cluster with, buttons, and live pictures of it."""

@@ -1,0 +1,306 @@
+"""The panel: form, buttons, and what the clients do, live. One per notebook, however often it is shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from ..background import BackgroundCluster
+from ..cluster import Cluster, registry, start_cluster
+from ..errors import DTensorMagicError, describe_outcomes
+from ..parsing import parse_names
+from ..state import ClusterPhase, ClusterState
+from ..views import html, mesh, text, timeline
+from .explorer import Explorer
+from .following import Follower
+from .form import Form
+from .kernels import FrontEnd
+
+if TYPE_CHECKING:
+    from ..magics import DTensorMagics
+
+_TABS = ("Clients", "Mesh", "Timeline", "Variables")
+
+_NOTHING = "<small>Nothing to show: no cluster runs.</small>"
+
+_NO_MESH = (
+    "<small>There is no mesh yet: give --mesh, or make one in a cell (dtensor.create_distributed_mesh).</small>"
+)
+
+#: Seconds in which a click on Stop must be confirmed by another.
+CONFIRM = 5.0
+
+
+class Panel:
+    """Form, buttons and live views of the cluster that cells go to, or of one that is chosen.
+
+    Parameters
+    ----------
+    magics : DTensorMagics
+    """
+
+    def __init__(self, magics: DTensorMagics) -> None:
+        self._magics = magics
+        self._lock = threading.RLock()
+        self._front_end = FrontEnd(magics.shell)
+        self._acting = ""
+        self._confirm_until = 0.0
+        self._last: tuple[Cluster | None, ClusterState | None] = (None, None)
+        self._follower = Follower(self._show, self._say)
+        self._head = widgets.HTML()
+        self._note = widgets.HTML()
+        self._said = widgets.HTML()
+        self._choice = widgets.Dropdown(options=[], description="Cluster", layout=widgets.Layout(width="18em"))
+        self._start = _button("Start", "play", self._on_start)
+        self._stop = _button("Stop", "power-off", self._on_stop)
+        self._interrupt = _button("Interrupt", "stop", self._on_interrupt)
+        self._restart = _button("Restart", "refresh", self._on_restart)
+        self._keep = widgets.Text(
+            value="all", description="keep", placeholder="nothing", layout=widgets.Layout(width="14em")
+        )
+        self._keep.style.description_width = "3em"
+        self.form = Form(magics, self._buttons)
+        self._explorer = Explorer(self._follower.cluster, self._say)
+        self._views = [widgets.HTML() for _ in _TABS[:3]]
+        self._tabs = widgets.Tab([*self._views, self._explorer.box])
+        for position, title in enumerate(_TABS):
+            self._tabs.set_title(position, title)
+        self._start.layout.align_self = "flex-start"
+        self._fold = widgets.Accordion([widgets.VBox([self.form.box, self._start])])
+        self._fold.set_title(0, "Start a cluster")
+        self._fold.selected_index = 0
+        self.box = self._lay_out()
+        self._choice.observe(self._on_choice, "value")
+        self._tabs.observe(self._on_tab, "selected_index")
+        self.box.observe(self._on_views, "_view_count")
+        self.form.check()
+        self._follower.look()
+
+    def _lay_out(self) -> Any:
+        row = widgets.HBox([self._interrupt, self._restart, self._keep, self._stop])
+        row.layout.flex_flow = "row wrap"
+        head = widgets.HBox([self._head, self._choice], layout=widgets.Layout(justify_content="space-between"))
+        box = widgets.VBox(
+            [widgets.HTML(f"<style>{_style()}</style>"), head, self._fold, row, self._said, self._note, self._tabs]
+        )
+        box.add_class("dtensor-panel")
+        # From here on the front end counts the panel's views in it.
+        box._view_count = 0  # noqa: SLF001 - a trait that ipywidgets documents, with this name
+        return box
+
+    def close(self) -> None:
+        """End it: its thread, and its views."""
+        self._follower.views(0)
+        self._front_end.close()
+        self.box.close()
+
+    def as_text(self) -> str:
+        """Return what stands in the notebook where no widget can be shown."""
+        state = self._last[1]
+        card = text.card(state) if state is not None else "No cluster runs."
+        return f"{card}\n(The panel is live in a running notebook; %dtensor_panel shows it.)"
+
+    # --- what it shows
+
+    def _on_views(self, change: Any) -> None:
+        self._follower.views(change["new"] or 0)
+
+    def _show(self, cluster: Cluster | None, state: ClusterState | None) -> None:
+        """Take in a state: the follower's listener."""
+        with self._lock:
+            before = self._last
+            self._last = cluster, state
+            self._head.value = f"<h3>{escape(_headline(cluster, state))}</h3>"
+            self._note.value = self._busy_note(state)
+            self._list_clusters(cluster)
+            self._buttons()
+            self._draw(state)
+        over = _at_work(before[1]) and not _at_work(state)
+        if self._tabs.selected_index == _TABS.index("Variables") and (over or before[0] is not cluster):
+            self._explorer.refresh()
+
+    def _draw(self, state: ClusterState | None) -> None:
+        """Draw all tabs: the front end switches between them without asking a kernel that may be busy."""
+        clients, meshes, cells = self._views
+        if state is None:
+            clients.value = meshes.value = cells.value = _NOTHING
+            return
+        clients.value = html.card(state, headed=False)
+        meshes.value = "".join(mesh.svg(state, one, themed=True) for one in state.meshes) or _NO_MESH
+        cells.value = timeline.svg(state, time.time(), themed=True)
+
+    def _busy_note(self, state: ClusterState | None) -> str:
+        why = self._front_end.deaf()
+        if not (why and _at_work(state)):
+            return ""
+        return (
+            f"<small>The notebook kernel is busy with a cell, and {escape(why)}: clicks here wait until it ends. "
+            "The stop button of the notebook interrupts the cell on all clients.</small>"
+        )
+
+    def _list_clusters(self, cluster: Cluster | None) -> None:
+        names = tuple(one.name for one in registry.all())
+        if tuple(self._choice.options) != names:
+            self._choice.options = names
+        self._choice.layout.display = "" if len(names) > 1 else "none"
+        if cluster is not None and cluster.name in names and self._choice.value != cluster.name:
+            self._choice.value = cluster.name
+
+    def _buttons(self) -> None:
+        """Enable the buttons that do something now."""
+        cluster, state = self._last
+        busy = bool(self._acting)
+        background = isinstance(cluster, BackgroundCluster)
+        self._start.disabled = busy or bool(self.form.problem)
+        self._stop.disabled = busy or cluster is None
+        self._interrupt.disabled = not background or cluster is None or state is None
+        self._restart.disabled = busy or cluster is None
+        self._keep.disabled = not background
+        self._interrupt.tooltip = (
+            "Interrupt the cell that runs on the clients"
+            if background
+            else "The client is this notebook kernel: the notebook's own stop button interrupts it"
+        )
+        if time.monotonic() > self._confirm_until:
+            self._stop.description, self._stop.button_style = "Stop", ""
+
+    def _say(self, message: str, *, problem: bool = False) -> None:
+        kind = ' class="dtensor-problem" role="alert"' if problem else ' role="status"'
+        mark = "✗ " if problem else ""
+        lines = "<br>".join(escape(line) for line in message.splitlines())
+        self._said.value = f"<div{kind}>{mark}{lines}</div>" if message else ""
+
+    # --- what it does
+
+    def _on_choice(self, change: Any) -> None:
+        with self._lock:
+            cluster = self._last[0]
+        if change["new"] and (cluster is None or change["new"] != cluster.name):
+            self._follower.chosen = change["new"]
+            self._follower.poke()
+
+    def _on_tab(self, change: Any) -> None:
+        if change["new"] == _TABS.index("Variables"):
+            self._explorer.refresh()
+
+    def _on_start(self) -> None:
+        plan = self.form.check()
+        if plan is None:
+            return
+        spec, line = self._magics.spec_of(self.form.compose()), self.form.line
+
+        def start() -> str:
+            cluster = start_cluster(spec, os.environ, self._show_start)
+            self._follower.chosen = cluster.name
+            self._fold.selected_index = None
+            return f"{line}: {cluster.name} is ready."
+
+        # DTensor in this very kernel is initialised where its cells run.
+        self._act("starting", start, here=plan.mode != "clients")
+
+    def _show_start(self, state: ClusterState) -> None:
+        self._say(text.progress(state))
+
+    def _on_stop(self) -> None:
+        cluster = self._follower.cluster()
+        if cluster is None:
+            return
+        if time.monotonic() > self._confirm_until:
+            self._confirm_until = time.monotonic() + CONFIRM
+            self._stop.description, self._stop.button_style = "Really stop?", "danger"
+            self._say(f"Stop ends {cluster.name}, and its variables are lost. Click again to do it.")
+            return
+        self._confirm_until = 0.0
+
+        def stop() -> str:
+            cluster.shutdown()
+            self._fold.selected_index = 0
+            return f"%dtensor_shutdown: {cluster.name} is ended."
+
+        self._act("stopping", stop)
+
+    def _on_interrupt(self) -> None:
+        cluster = self._follower.cluster()
+        if cluster is None:
+            return
+
+        def interrupt() -> None:
+            try:
+                self._say(f"%dtensor_interrupt: {describe_outcomes(cluster.interrupt())}")
+            except DTensorMagicError as error:
+                self._say(str(error), problem=True)
+            self._follower.poke()
+
+        # Beside whatever else is being done.
+        threading.Thread(target=interrupt, daemon=True, name="dtensor-panel-interrupt").start()
+
+    def _on_restart(self) -> None:
+        cluster = self._follower.cluster()
+        if cluster is None:
+            return
+        words = self._keep.value.strip() if isinstance(cluster, BackgroundCluster) else ""
+        try:
+            keep = parse_names(words) if words else None
+        except DTensorMagicError as error:
+            self._say(str(error), problem=True)
+            return
+        line = f"%dtensor_restart{f' --keep {words}' if words else ''}"
+
+        def restart() -> str:
+            report = cluster.restart(keep=keep, progress=self._show_start)
+            return f"{line}: {cluster.name} is ready again." + (f"\n{report}" if report is not None else "")
+
+        self._act("restarting", restart, here=not isinstance(cluster, BackgroundCluster))
+
+    def _act(self, what: str, work: Callable[[], str], *, here: bool = False) -> None:
+        """Do one thing at a time; on a thread of its own, so that the kernel stays free."""
+        with self._lock:
+            if self._acting:
+                return
+            self._acting = what
+        self._say(f"{what} ...")
+        self._buttons()
+
+        def act() -> None:
+            try:
+                self._say(work())
+            except DTensorMagicError as error:
+                self._say(str(error), problem=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is, its place is before the user's eyes
+                self._say(f"{type(error).__name__}: {error}", problem=True)
+            finally:
+                self._acting = ""
+                self.form.check()
+                self._follower.look()
+
+        if here:
+            act()
+        else:
+            threading.Thread(target=act, daemon=True, name="dtensor-panel-action").start()
+
+
+def _style() -> str:
+    return (Path(__file__).parent / "panel.css").read_text("utf-8")
+
+
+def _headline(cluster: Cluster | None, state: ClusterState | None) -> str:
+    if cluster is None:
+        return "No cluster runs"
+    return text.headline(state) if state is not None else f"{cluster.name}: its host agent is gone, and its clients"
+
+
+def _at_work(state: ClusterState | None) -> bool:
+    return state is not None and state.phase is ClusterPhase.BUSY
+
+
+def _button(label: str, icon: str, action: Callable[[], None]) -> Any:
+    button = widgets.Button(description=label, icon=icon, layout=widgets.Layout(width="auto"))
+    button.on_click(lambda _: action())
+    return button

@@ -1,0 +1,204 @@
+"""What the clients tell of themselves while they work: where they stand, what they said, what their names hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from conftest import wait_for
+
+from dtensor_magic import Cluster
+from dtensor_magic.errors import ClusterStateError, SpecError
+from dtensor_magic.state import ClusterPhase, Phase, hung_clients
+from dtensor_magic.variables import gather, over_clients, same_parts, signature
+
+SETUP = """
+import time, numpy as np
+x = dtensor.pack([tf.constant([[1., 2.], [3., 4.]]) * (client_id + 1)] * 2, dtensor.Layout(["a", "unsharded"], mesh))
+v = dtensor.DVariable(dtensor.call_with_layout(tf.zeros, dtensor.Layout(["a", "b"], mesh), shape=(4, 4)), name="v")
+own = np.arange(3.0) * client_id
+same = np.arange(3.0)
+nest = {"w": v, "l": [x, 3], "no": "tensor"}
+class Net(tf.Module):
+    def __init__(self):
+        self.kernel = v
+        self.layers = [tf.Variable([1.0, 2.0])]
+net = Net()
+text = "hello"
+layout = dtensor.Layout(["a", "unsharded"], mesh)
+other = dtensor.create_distributed_mesh([("q", 4)], device_type="CPU")
+class Bad:
+    def __repr__(self):
+        raise ValueError("no")
+bad = Bad()
+word = tf.constant("word")
+if client_id == 1:
+    only_here = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two clients with two devices each, and names of all kinds."""
+    with Cluster.start("CPU", clients=2, logical_cpus=2, mesh="a=2,b=2", name="looked-at") as cluster:
+        cluster.run(SETUP)
+        yield cluster
+
+
+def client(cluster, number=0):
+    return cluster.state(sample=False).clients[number]
+
+
+def test_the_last_line_of_output_is_known_whoever_wrote_it(two):
+    two.run("print('one'); print('two', client_id, end=' ')")
+    assert [one.said for one in two.state(sample=False).clients] == ["two 0", "two 1"]
+    two.run("import os; os.write(2, b'native words\\n')")
+    assert client(two).said == "native words"
+    two.run("print('10%', end='\\r'); print('20%', end='')")
+    assert client(two).said == "20%"
+    with pytest.raises(Exception, match="broken"):
+        two.run("raise ValueError('broken\\nin two')")
+    assert client(two).said == "ValueError: broken"
+
+
+def test_a_cell_that_runs_shows_its_line_and_its_words(two):
+    handle = two.run_later("print('before')\n\ntime.sleep(60)")
+    wait_for(lambda: client(two).line == 3)
+    assert client(two).said == "before"
+    assert client(two).phase is Phase.BUSY
+    assert client(two).cells[-1].outcome == "running"
+    handle.cancel()
+    last = client(two).cells[-1]
+    assert (last.outcome, last.text) == ("interrupted", "print('before')")
+
+
+def test_the_last_cells_are_remembered_with_their_ends(two):
+    two.run("'# first'")
+    with pytest.raises(Exception, match="division"):
+        two.run("1/0", on=[1])
+    assert client(two, 0).cells[-1].outcome == "done"
+    assert [cell.outcome for cell in client(two, 1).cells[-2:]] == ["done", "failed"]
+    assert all(cell.end >= cell.start for cell in client(two, 1).cells)
+    for number in range(20):
+        two.run(f"{number}", output="none")
+    assert [cell.text for cell in client(two).cells] == [str(number) for number in range(8, 20)]
+
+
+def test_waiting_in_a_collective_is_told_from_computing_and_the_hung_from_both():
+    with Cluster.start("CPU", clients=3, mesh="a=3") as cluster:
+        cluster.run("import time; x = dtensor.pack([tf.ones([1])], dtensor.Layout(['a'], mesh))")
+        cell = "if client_id == 2: time.sleep(4)\nfloat(tf.reduce_sum(x))"
+        handle = cluster.run_later(cell)
+        phases = lambda: [one.phase for one in cluster.state(sample=False).clients]  # noqa: E731
+        wait_for(lambda: phases() == [Phase.WAITING, Phase.WAITING, Phase.BUSY])
+        assert hung_clients(cluster.state(), time.time() + 60) == []
+        handle.wait()
+        spans = [one.cells[-1] for one in cluster.state(sample=False).clients]
+        assert [len(span.waits) for span in spans] == [1, 1, 0]
+        begin, end = spans[0].waits[0]
+        assert 2 < end - begin <= spans[0].end - spans[0].start
+        handle = cluster.run_later("if client_id != 1: float(tf.reduce_sum(x))")
+        wait_for(lambda: phases() == [Phase.WAITING, Phase.READY, Phase.WAITING])
+        wait_for(lambda: hung_clients(cluster.state(), time.time()) == [0, 2])
+        text = cluster._repr_mimebundle_()["text/plain"]
+        assert "⚠ hung" in text
+        assert "⚠ clients 0, 2 wait in a collective, and client 1 is idle" in text
+        # What names hold is told all the same.
+        assert signature(gather(cluster.describe(["x"]))[0]) == "float32 (3) [a] on a=3"
+        handle.cancel()
+
+
+def test_a_client_that_dies_in_a_cell_leaves_that_cell_as_its_last():
+    with Cluster.start("CPU", clients=2) as cluster:
+        handle = cluster.run_later("import time; time.sleep(60)")
+        wait_for(lambda: cluster.state().phase is ClusterPhase.BUSY)
+        os.kill(client(cluster, 1).pid, signal.SIGKILL)
+        wait_for(lambda: client(cluster, 1).phase is Phase.DEAD)
+        assert client(cluster, 1).cells[-1].outcome == "died"
+        handle.cancel()
+
+
+def test_meshes_made_in_a_cell_are_in_the_state(two):
+    assert [(mesh.name, mesh.dims) for mesh in two.state().meshes] == [
+        ("mesh", {"a": 2, "b": 2}),
+        ("other", {"q": 4}),
+    ]
+
+
+def test_names_are_described_and_their_differences_told(two):
+    found = {name.name: name for name in over_clients(two.describe())}
+    kinds = {name: (one.first.kind, one.first.type) for name, one in found.items()}
+    assert kinds == {
+        "x": ("dtensor", "EagerTensor"),
+        "v": ("dtensor", "DVariable"),
+        "own": ("array", "ndarray"),
+        "same": ("array", "ndarray"),
+        "nest": ("group", "dict"),
+        "net": ("group", "Net"),
+        "text": ("value", "str"),
+        "layout": ("layout", "Layout"),
+        "other": ("mesh", "Mesh"),
+        "bad": ("value", "Bad"),
+        "word": ("tensor", "EagerTensor"),
+        "only_here": ("value", "int"),
+    }
+    differences = {name: one.difference for name, one in found.items() if one.difference}
+    assert differences == {"own": "a value per client", "only_here": "not on client 0"}
+    assert (found["x"].first.shape, found["x"].first.nbytes) == ([4, 2], 32)
+    assert [part.name for part in found["nest"].first.parts] == ["['w']", "['l'][0]"]
+    assert [part.name for part in found["net"].first.parts] == [".kernel", ".layers.0"]
+    assert found["bad"].first.text == "<Bad, whose repr raises ValueError>"
+
+
+def test_parts_are_those_that_the_devices_hold(two):
+    (x,) = gather(two.describe(["x"]))
+    assert same_parts(x) == {((0, 2), (0, 2)): [0, 1], ((2, 4), (0, 2)): [2, 3]}
+    (v,) = gather(two.describe(["net.kernel"]))
+    assert same_parts(v) == {
+        ((0, 2), (0, 2)): [0],
+        ((0, 2), (2, 4)): [1],
+        ((2, 4), (0, 2)): [2],
+        ((2, 4), (2, 4)): [3],
+    }
+
+
+def test_values_come_from_whoever_holds_them(two):
+    (x,) = gather(two.describe(["x"], values=True))
+    whole = np.zeros((4, 2))
+    for heat in x.heat:
+        (a, b), (c, d) = heat.ranges
+        whole[a:b, c:d] = heat.grid
+    assert whole.tolist() == [[1, 2], [3, 4], [2, 4], [6, 8]]
+    assert (min(heat.low for heat in x.heat), max(heat.high for heat in x.heat)) == (1.0, 8.0)
+    own = gather(two.describe(["own"], values=True))
+    assert [one.name for one in own] == ["own on client 0", "own on client 1"]
+
+
+def test_large_values_are_averaged_and_odd_ones_do_no_harm(two):
+    two.run(
+        "big = np.ones((1000, 30, 500), 'float32'); odd = np.array([np.nan, np.inf, 1.0]); none = np.zeros((0, 3))"
+    )
+    big, odd, none = gather(two.describe(["big", "odd", "none"], values=True))
+    assert (len(big.heat[0].grid), len(big.heat[0].grid[0])) == (24, 24)
+    assert odd.heat[0].grid == [[None, None, 1.0]]
+    assert (odd.heat[0].low, odd.heat[0].high) == (1.0, 1.0)
+    assert none.heat == []
+    two.run("del big, odd, none")
+
+
+def test_a_name_that_nobody_has_and_values_of_a_busy_cluster_are_refused(two):
+    with pytest.raises(SpecError, match="no client of looked-at has 'missing'; %dtensor_variables"):
+        two.describe(["missing"])
+    handle = two.run_later("time.sleep(60)")
+    with pytest.raises(ClusterStateError, match="busy with a cell"):
+        two.describe(["x"], values=True)
+    handle.cancel()
+
+
+def test_a_single_client_is_described_alike():
+    with Cluster.start("CPU", clients=1, background=True, mesh="a=1") as cluster:
+        cluster.run("w = dtensor.call_with_layout(tf.ones, dtensor.Layout(['a'], mesh), shape=(2,))")
+        assert signature(gather(cluster.describe(["w"]))[0]) == "float32 (2) [a] on a=1"
