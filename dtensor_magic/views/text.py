@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from ..state import ClientState, ClusterState, Phase, client_ranges
+from .columns import table
 
 COLUMNS = ("client", "phase", "pid", "memory", "CPU", "devices", "address")
 
-_MARKS = {
+MARKS = {
     Phase.STARTING: "·",
     Phase.INITIALISING: "…",
     Phase.READY: "✓",
@@ -36,7 +36,7 @@ def card(state: ClusterState) -> str:
     lines = [headline(state)]
     if state.cell:
         lines.append(f"runs: {state.cell}")
-    lines += ["", *_table(rows)]
+    lines += ["", *table(rows)]
     lines += [f"client {client.id} {client.exit}" for client in state.clients if client.exit]
     if state.last_error:
         lines.append(state.last_error)
@@ -45,7 +45,7 @@ def card(state: ClusterState) -> str:
 
 def client_row(client: ClientState) -> tuple[str, ...]:
     """Return a client's row of the table, a text per column."""
-    phase = f"{_MARKS[client.phase]} {client.phase.value}"
+    phase = f"{MARKS[client.phase]} {client.phase.value}"
     if client.phase in (Phase.BUSY, Phase.WAITING):
         phase += f" {elapsed(time.time() - client.since)}"
     return (
@@ -65,12 +65,6 @@ def _devices(client: ClientState) -> str:
     first, last = client.devices[0].global_id, client.devices[-1].global_id
     kind = client.devices[0].type
     return f"{kind} {first}" if first == last else f"{kind} {first}-{last}"
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    table = list(rows)
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def progress(state: ClusterState) -> str:
