@@ -58,7 +58,7 @@ def wrap(text: str, limit: int, indent: str = "  ", first: str = "") -> list[str
     """Break a sentence into lines of at most `limit` columns, indented by `first` and then by `indent`."""
     lines: list[str] = []
     line = first
-    for word in clean(text).split(" "):
+    for word in clean(text).split():
         longer = f"{line} {word}" if line.strip() else line + word
         if columns(longer) <= limit:
             line = longer

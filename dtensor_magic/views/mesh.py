@@ -209,7 +209,7 @@ def text(state: ClusterState, mesh: MeshState, *, width: int = 80) -> str:
     for entry in [*(() if worded else legend(owned)), *notes(owned)]:
         mark = f"{MARKS[entry.phase]} " if entry.phase else ""
         lines += columns.wrap(f"{mark}{entry.text}", width)
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _lines(device: Owned, memory: Mapping[int, str], worded: bool, compact: bool) -> list[str]:

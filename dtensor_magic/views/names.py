@@ -32,7 +32,7 @@ def text(names: Sequence[NameState], *, width: int = 80) -> str:
         found.append(line)
         if name.difference:
             found += wrap(_flag(name), width, indent="    ", first="  ")
-    return "\n".join(found)
+    return "\n".join(line.rstrip() for line in found)
 
 
 def html(names: Sequence[NameState]) -> str:

@@ -33,7 +33,7 @@ def text(variables: Sequence[VariableState], state: ClusterState | None = None, 
         Columns of the terminal.
     """
     blocks = [_block(variable, state, width) for variable in variables]
-    return "\n".join(columns.beside(blocks, width))
+    return "\n".join(line.rstrip() for line in columns.beside(blocks, width))
 
 
 def _block(variable: VariableState, state: ClusterState | None, width: int) -> list[str]:
