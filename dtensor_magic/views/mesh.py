@@ -197,7 +197,7 @@ def text(state: ClusterState, mesh: MeshState, *, width: int = 80) -> str:
             cells,
             rows=[str(row) for row in range(len(cells))] if grid.down else [""] * len(cells),
             across=[str(column) for column in range(across)] if grid.over else [""] * across,
-            corner=f"{grid.down} ↓" if grid.down else "",
+            corner=f"{columns.clip(grid.down, 16)} ↓" if grid.down else "",
             over=f"{grid.over} →" if grid.over else "",
             limit=width,
             compact=compact,

@@ -26,7 +26,7 @@ def text(names: Sequence[NameState], *, width: int = 80) -> str:
     """
     if not names:
         return clip(_NONE, width)
-    head, *lines = table([_COLUMNS, *(_row(name.first) for name in names)], width)
+    head, *lines = table([_COLUMNS, *(_row(name.first, brief=True) for name in names)], width)
     found = [head]
     for name, line in zip(names, lines, strict=True):
         found.append(line)
@@ -44,19 +44,19 @@ def html(names: Sequence[NameState]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _row(variable: VariableState) -> tuple[str, ...]:
+def _row(variable: VariableState, *, brief: bool) -> tuple[str, ...]:
     shape = "" if variable.shape is None else f"({', '.join(map(str, variable.shape))})"
-    return (variable.name, variable.type, shape, variable.dtype, _layout(variable), _bytes(variable))
+    return (variable.name, variable.type, shape, variable.dtype, _layout(variable, brief=brief), _bytes(variable))
 
 
-def _layout(variable: VariableState) -> str:
-    """Write the layout in short; of what has none, what it is."""
+def _layout(variable: VariableState, *, brief: bool) -> str:
+    """Write the layout, with the mesh's dimensions where there is room; of what has none, what it is."""
     dims = (
         "" if variable.mesh is None else ", ".join(f"{name}={count}" for name, count in variable.mesh.dims.items())
     )
     if variable.specs is not None:
         specs = f"[{', '.join(variable.specs)}]"
-        return f"{specs} on {dims}" if dims else specs
+        return f"{specs} on {dims}" if dims and not brief else specs
     if variable.kind == "group":
         count = sum(1 for _ in variable.leaves())
         return f"{count} tensor{'s' * (count != 1)}"
@@ -75,7 +75,7 @@ def _flag(name: NameState) -> str:
 
 
 def _html_row(name: NameState) -> str:
-    first, *cells = (escape(clean(cell)) for cell in _row(name.first))
+    first, *cells = (escape(clean(cell)) for cell in _row(name.first, brief=False))
     clients = escape(clean(_flag(name))) if name.difference else "✓ alike"
     body = "".join(f"<td {_LEFT}>{cell}</td>" for cell in (*cells, clients))
     return f'<tr><th scope="row" {_LEFT}>{first}</th>{body}</tr>'

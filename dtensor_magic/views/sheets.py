@@ -50,11 +50,11 @@ class Sheet:
         tuple of float
             Width and height.
         """
-        down = clip(f"{self.down} ↓", 60 if self.above else 20) if self.down else ""
+        down = f"{clip(self.down, 60 if self.above else 20)} ↓" if self.down else ""
         labels = [clip(label, 17) for label in self.rows]
         left = max(text_width(label, 11) for label in (labels if self.above else (down, *labels)))
         left += 8 if left else 0
-        over = clip(f"{self.over} →", 60) if self.over else ""
+        over = f"{clip(self.over, 60)} →" if self.over else ""
         y, right = 0.0, left + text_width(over, 11)
         if self.title:
             drawing.text(0, 11, self.title, bold=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ...state import ClusterState, client_ranges
+from ...state import ClusterState
 from ...variables import HeatState, Range, VariableState, client_of, device_bytes
 from ..columns import clip
 from ..places import device_ids
@@ -15,8 +15,10 @@ from . import words
 from .pieces import Cut, Panel, axis_name, cut, heat_of, heat_scale, range_text, shade, slice_text
 
 _LIMIT = 1080.0
-#: Up to so many columns and parts, a part has words; up to so many, its devices' ids; with more, the first one's.
-_WORDS, _IDS = (6, 48), (12, 144)
+#: Up to so many parts have words, where there is room.
+_MOST_WORDED = 48
+#: Up to so many columns and parts have cells for several devices' ids.
+_IDS = (12, 144)
 #: From Viridis, whose brightness falls all the way, so that it reads without colours too.
 _SCALE = ((253, 231, 37), (94, 201, 98), (33, 145, 140), (59, 82, 139), (68, 1, 84))
 _LINE = 16.0
@@ -87,22 +89,24 @@ def _panels(
 
 
 class _Painter:
-    def __init__(self, drawing: Drawing, variable: VariableState, drawn: Cut, clients: Mapping[int, int]) -> None:
+    def __init__(self, drawing: Drawing, variable: VariableState, drawn: Cut, clients: dict[int, int]) -> None:
         self._drawing = drawing
         self._variable = variable
         self._cut = drawn
         self._clients = clients
         self._scale = heat_scale(variable)
         count = len(drawn.holders)
-        if drawn.most <= _WORDS[0] and count <= _WORDS[1]:
-            self._size = (132.0, 44.0)
+        lines = [line for devices in drawn.holders.values() for line in words.cell(devices, clients)]
+        worded = min(260.0, max(96.0, *(text_width(line, 11) + 16 for line in lines)))
+        self.in_words = drawn.most * worded <= _LIMIT - 120 and count <= _MOST_WORDED
+        if self.in_words:
+            self._size = (worded, 44.0)
         elif drawn.most <= _IDS[0] and count <= _IDS[1]:
             self._size = (76.0, 28.0)
         else:
             self._size = (26.0, 18.0)
         if variable.heat:
             self._size = (max(self._size[0], 76.0), self._size[1] + self._heat_height())
-        self.in_words = self._size[0] > 100
 
     def _heat_height(self) -> float:
         rows = max(len(heat.grid) for heat in self._variable.heat)
@@ -133,7 +137,7 @@ class _Painter:
         return sheet.draw(self._drawing, cell)
 
     def _tooltip(self, part: tuple[Range, ...], devices: Sequence[int]) -> str:
-        return f"{self._variable.name}{slice_text(part)}: {words.holders_text(devices, dict(self._clients))}"
+        return f"{self._variable.name}{slice_text(part)}: {words.holders_text(devices, self._clients)}"
 
     def _part(self, part: tuple[Range, ...], devices: Sequence[int]) -> None:
         drawing, (width, height) = self._drawing, self._size
@@ -146,11 +150,9 @@ class _Painter:
             drawing.box(position * stripe, 0, stripe, height, fill=tint(owner), opacity=0.24)
         drawing.box(0, 0, width, height, stroke=tint(shown[0]) if len(shown) == 1 else "muted", thick=1.2)
         if self.in_words:
-            count = f"{len(devices)} devices:" if len(devices) > 1 else "device"
-            drawing.text(7, 17, clip(f"{count} {device_ids(devices)}", 19), size=11, bold=True)
-            noun = "client" if len(owners) == 1 else "clients"
-            if owners:
-                drawing.text(7, 33, clip(f"{noun} {client_ranges(owners)}", 20), size=10.5)
+            most = int((width - 12) / 6.6)
+            for row, line in enumerate(words.cell(devices, self._clients)):
+                drawing.text(7, 17 + row * 16, clip(line, most), size=11, bold=not row)
         elif width > 40:
             ids = device_ids(devices)
             drawing.text(6, 18, ids if len(ids) <= 10 else f"{devices[0]} + {len(devices) - 1}", size=11)

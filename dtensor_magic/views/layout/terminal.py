@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...state import ClusterState, client_ranges
+from ...state import ClusterState
 from ...variables import Range, VariableState, client_of, device_bytes
 from .. import columns
-from ..places import device_ids
 from ..text import size
 from . import words
 from .pieces import Panel, axis_name, cut, heat_of, heat_scale, range_text, shade, slice_text
@@ -67,7 +66,7 @@ class _Painter:
     def panel(self, panel: Panel) -> list[str]:
         head = [columns.clip(panel.title, self._width)] if panel.title else []
         # An axis's name is longer than its ranges, and would push the boxes to the right.
-        head += [columns.clip(f"{self._down} ↓", self._width)] if self._down else []
+        head += [f"{columns.clip(self._down, self._width - 2)} ↓"] if self._down else []
         return head + columns.boxes(
             [[self._cell(part) for part in row] for row in panel.parts],
             rows=[range_text(row) if self._down else "" for row in panel.rows],
@@ -96,11 +95,7 @@ class _Painter:
         return self._words(part)
 
     def _words(self, part: tuple[Range, ...]) -> list[str]:
-        devices = self.cut.holders[part]
-        lines = [f" {'device' if len(devices) == 1 else f'{len(devices)} devices:'} {device_ids(devices)} "]
-        owners = {self._clients[device] for device in devices if device in self._clients}
-        if owners:
-            lines.append(f" client{'s' * (len(owners) > 1)} {client_ranges(owners)} ")
+        lines = [f" {line} " for line in words.cell(self.cut.holders[part], self._clients)]
         heat = heat_of(self._variable, part)
         if heat is not None:
             scale = heat_scale(self._variable)

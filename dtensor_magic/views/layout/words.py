@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from ...state import ClusterState, name_clients
@@ -16,7 +16,7 @@ from ...variables import (
     replicated_over,
     same_parts,
 )
-from ..places import count_of, name_devices
+from ..places import count_of, device_ids, name_devices
 from ..text import size
 from .pieces import cut, heat_scale
 
@@ -178,6 +178,13 @@ def holders_text(devices: Iterable[int], clients: dict[int, int]) -> str:
     ids = list(devices)
     owners = {clients[device] for device in ids if device in clients}
     return name_devices(ids) + (f" ({name_clients(owners)})" if owners else "")
+
+
+def cell(devices: Sequence[int], clients: Mapping[int, int]) -> list[str]:
+    """Say in a part's cell which devices hold it, and whose these are."""
+    lines = [f"{len(devices)} devices: {device_ids(devices)}" if len(devices) > 1 else f"device {devices[0]}"]
+    owners = {clients[device] for device in devices if device in clients}
+    return lines + ([f"client{'s' * (len(owners) > 1)} {device_ids(owners)}"] if owners else [])
 
 
 def in_cells(holders: Iterable[Sequence[int]]) -> str:
