@@ -24,7 +24,7 @@ from .pieces import cut, heat_scale
 _MOST_ROWS = 100
 
 #: How the ends of the drawing's scale of values look.
-SHADES = ("yellow", "dark blue")
+SHADES = ("yellow", "dark violet")
 
 COLUMNS = ("name", "shape", "dtype", "layout", "bytes", "a device")
 
