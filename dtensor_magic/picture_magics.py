@@ -96,7 +96,7 @@ class PictureMagics(Magics):  # type: ignore[misc]
     @magic_arguments()
     @line_magic
     def dtensor_panel(self, line: str) -> None:
-        """Show the panel: a form to start a cluster, buttons, and its clients, mesh, timeline and variables live."""
+        """Show the panel: a form to start a cluster, buttons, and live views of it."""
         from .panel.live import show_panel
 
         parse_line(self.dtensor_panel, line)

@@ -89,9 +89,7 @@ class ClientChannel:
                 return
         self._receiver(name, message)
 
-    def send(
-        self, name: str, kind: str, content: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
-    ) -> str:
+    def send(self, name: str, kind: str, content: Mapping[str, Any], metadata: dict[str, Any] | None = None) -> str:
         """Send a request on channel `name` and return its message id."""
         message: Any = self.session.send(self._sockets[name], kind, dict(content), metadata=metadata)
         # Sending may have used up the file descriptor's edge.

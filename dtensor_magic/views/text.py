@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from ..state import ClientState, ClusterState, Phase, client_ranges, hung_clients, name_clients
+from .columns import columns, table
 
 #: Columns of a terminal's table. The address comes last, and only where there is room.
 COLUMNS = ("client", "phase", "cell", "pid", "memory", "CPU", "devices", "address")
@@ -38,13 +38,13 @@ def card(state: ClusterState) -> str:
     now = time.time()
     hung = hung_clients(state, now)
     rows = [COLUMNS, *(_row(client, now, hung=client.id in hung) for client in state.clients)]
-    table = _table(rows)
-    if max(map(len, table)) > WIDTH:
-        table = _table([row[:-1] for row in rows])
+    shown = table(rows)
+    if max(map(columns, shown)) > WIDTH:
+        shown = table([row[:-1] for row in rows])
     lines = [headline(state)]
     if state.cell:
         lines.append(f"runs: {state.cell}")
-    lines += ["", *table, *last_words(state), *notes(state, now)]
+    lines += ["", *shown, *last_words(state), *notes(state, now)]
     return "\n".join(lines)
 
 
@@ -114,12 +114,6 @@ def devices(client: ClientState) -> str:
     first, last = client.devices[0].global_id, client.devices[-1].global_id
     kind = client.devices[0].type
     return f"{kind} {first}" if first == last else f"{kind} {first}-{last}"
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    table = list(rows)
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def progress(state: ClusterState) -> str:
