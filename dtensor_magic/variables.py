@@ -69,6 +69,8 @@ class VariableState:
         Of a group: the tensors and variables in it.
     heat : list of HeatState
         With values: those that this client holds.
+    client : int or None
+        Whose it is, where the clients differ in it.
     """
 
     name: str
@@ -83,6 +85,7 @@ class VariableState:
     digest: str = ""
     parts: list[VariableState] = field(default_factory=list)
     heat: list[HeatState] = field(default_factory=list)
+    client: int | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VariableState:
@@ -289,7 +292,7 @@ def gather(described: Mapping[int, Sequence[VariableState]]) -> list[VariableSta
     """Return each name once, with the values that all clients have of it.
 
     A DTensor that the clients hold in different layouts, and a value that is each client's own, appears once per
-    client, with the client in its name.
+    client.
     """
     found: list[VariableState] = []
     for name in over_clients(described):
@@ -299,7 +302,7 @@ def gather(described: Mapping[int, Sequence[VariableState]]) -> list[VariableSta
         elif alike:
             found.append(name.first)
         else:
-            found += [replace(one, name=f"{one.name} on client {client}") for client, one in name.by_client.items()]
+            found += [replace(one, client=client) for client, one in name.by_client.items()]
     return found
 
 

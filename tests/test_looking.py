@@ -174,7 +174,7 @@ def test_values_come_from_whoever_holds_them(two):
     assert whole.tolist() == [[1, 2], [3, 4], [2, 4], [6, 8]]
     assert (min(heat.low for heat in x.heat), max(heat.high for heat in x.heat)) == (1.0, 8.0)
     own = gather(two.describe(["own"], values=True))
-    assert [one.name for one in own] == ["own on client 0", "own on client 1"]
+    assert [(one.client, one.heat[0].high) for one in own] == [(0, 0.0), (1, 2.0)]
 
 
 def test_large_values_are_averaged_and_odd_ones_do_no_harm(two):

@@ -208,3 +208,11 @@ def test_hostile_cells_neither_break_the_markup_nor_the_columns(text, width):
 )
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
+
+
+def test_spans_of_one_run_are_one_cell_whether_they_overlap_or_not():
+    spans = [CellSpan("In[1]", "x", float(client), client + 0.1, "done", run="a") for client in range(3)]
+    state = cluster({"a": 3}, 3)
+    for one, span in zip(state.clients, spans, strict=True):
+        one.cells = [span, CellSpan("In[2]", "y", 10.0, 11.0, "done", run="b")]
+    assert [(cell.text, sorted(cell.spans)) for cell in rounds(state, 20.0)] == [("x", [0, 1, 2]), ("y", [0, 1, 2])]

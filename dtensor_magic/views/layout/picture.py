@@ -64,7 +64,8 @@ def _block(drawing: Drawing, variable: VariableState, state: ClusterState | None
         right = max(right, width)
     elif variable.kind in ("tensor", "array"):
         drawing.box(0, y + 8, 120, 44, fill=NEUTRAL, opacity=0.2, stroke="line", dash="4 3", radius=3)
-        drawing.text(60, y + 34, "on each client", size=11, anchor="middle")
+        where = "on each client" if variable.client is None else f"client {variable.client}"
+        drawing.text(60, y + 34, where, size=11, anchor="middle")
         y += 56
     return right, y
 

@@ -35,7 +35,8 @@ def title(variable: VariableState) -> str:
         count = sum(1 for _ in variable.leaves())
         return f"{variable.name}: {variable.type}, {count_of(count, 'tensor')}"
     shape = "" if variable.shape is None else f" ({', '.join(map(str, variable.shape))})"
-    return f"{variable.name}: {variable.type} {variable.dtype}{shape}".rstrip()
+    whose = "" if variable.client is None else f" on client {variable.client}"
+    return f"{variable.name}{whose}: {variable.type} {variable.dtype}{shape}".rstrip()
 
 
 def about(variable: VariableState, state: ClusterState | None, shades: tuple[str, str]) -> list[str]:
@@ -107,6 +108,12 @@ def _left_out(variables: Sequence[VariableState], state: ClusterState | None) ->
     return [f"{text}; nothing on {name_devices(empty)}" if empty else text]
 
 
+def _span(variable: VariableState) -> str:
+    """Say from where to where the values of a client's own array go."""
+    (heat,) = variable.heat or (None,)
+    return "" if heat is None or heat.low is None else f", values from {heat.low:.4g} to {heat.high:.4g}"
+
+
 def _values(variable: VariableState, shades: tuple[str, str]) -> list[str]:
     if not variable.heat:
         return []
@@ -124,7 +131,8 @@ def _values(variable: VariableState, shades: tuple[str, str]) -> list[str]:
 def plain(variable: VariableState) -> str:
     """Say in one line what a variable is that has no layout."""
     if variable.kind in ("tensor", "array"):
-        return f"not a DTensor: every client has a copy of its own, {size(variable.nbytes)}"
+        whose = "every client has a copy of its own" if variable.client is None else "each client has another"
+        return f"not a DTensor: {whose}, {size(variable.nbytes)}{_span(variable)}"
     if variable.kind == "layout":
         return f"a layout: {layout_text(variable)}"
     if variable.kind == "mesh" and variable.mesh is not None:
