@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
+import psutil
 import pytest
-from conftest import gone, marked_processes, wait_for
+from conftest import marked_processes, wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -114,10 +115,20 @@ class Lab:
         """End all kernels; fail if one leaves a process."""
         for session in self.api("GET", "/api/sessions"):
             self.api("DELETE", f"/api/sessions/{session['id']}")
-        wait_for(lambda: not self._below(), timeout=15, what=f"processes are left: {self._below()}")
+        self._await_end(besides=self._server.pid)
 
-    def _below(self) -> list[Any]:
-        return [process for process in marked_processes(self.runtime) if process.pid != self._server.pid]
+    def _await_end(self, besides: int | None = None) -> None:
+        """Wait until all processes have ended; kill those that do not, and fail."""
+
+        def left() -> list[psutil.Process]:
+            return [process for process in marked_processes(self.runtime) if process.pid != besides]
+
+        try:
+            wait_for(lambda: not left(), timeout=15, what="all processes have ended")
+        finally:
+            for process in left():
+                print("left:", process)
+                process.kill()
 
     def stop(self) -> None:
         """Stop the server; fail if that takes long or leaves a process."""
@@ -128,18 +139,19 @@ class Lab:
             self._server.kill()
             self._server.wait()
             pytest.fail(f"JupyterLab did not stop:\n{self._log.read_text()}")
-        left = [process.pid for process in marked_processes(self.runtime)]
-        wait_for(lambda: gone(left), what=f"processes are left: {left}")
+        self._await_end()
 
     def errors(self) -> list[str]:
-        """Return what the server and its kernels logged as errors; the whole log where there is a traceback."""
+        """Return what the server and its kernels logged as errors; print all that they logged where there are some."""
         text = self._log.read_text()
         found = [
             line
             for line in text.splitlines()
             if _LOG_ERROR.search(line) and not any(allowed.search(line) for allowed in LOG_ALLOWED)
         ]
-        return [text] if any(line.startswith("Traceback") for line in found) else found
+        if found:
+            print(text)
+        return found
 
 
 class Cell:
