@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Colab's versions, for the tests that run a kernel on them.
+COLAB ?= .venv-colab
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench chromium colab clean
 
 help:
 	@echo "make demo    set up and run the quickstart notebook on four real clients"
-	@echo "make test    set up, check style and types, and run all tests"
+	@echo "make test    set up (chromium and Colab's versions too), check style and types, and run all tests"
 	@echo "make bench   set up and measure starts, cells and recovery beside their peers"
 	@echo "make clean   remove what these made"
 
@@ -23,6 +25,11 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,test]'
 	@touch $@ $(VENV)/.demo
 
+$(COLAB)/.made: tests/colab.txt pyproject.toml
+	$(PYTHON) -m venv $(COLAB)
+	$(COLAB)/bin/python -m pip install --quiet --disable-pip-version-check --constraint tests/colab.txt --editable '.[cpu]'
+	@touch $@
+
 $(VENV)/.bench: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,bench]'
 	@touch $@ $(VENV)/.demo
@@ -35,8 +42,13 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+chromium:
+	.ci/chromium
+
+colab: $(COLAB)/.made
+
+test: lint chromium colab
+	DTENSOR_MAGIC_COLAB_PYTHON='$(abspath $(COLAB))/bin/python' $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/start.py
@@ -44,4 +56,4 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/recover.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COLAB) .mypy_cache .pytest_cache .ruff_cache .hypothesis

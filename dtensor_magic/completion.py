@@ -74,14 +74,15 @@ class LineMatcher:
 
 def register_completers(shell: Any) -> None:
     """Have `shell` complete the lines of our magics."""
+    from IPython.core import completer as ipython
+
     matcher = LineMatcher(shell)
     completer: Any = getattr(shell, "Completer", None)
-    if hasattr(completer, "custom_matchers"):
-        from IPython.core.completer import context_matcher
-
+    # IPython 7 has `custom_matchers` too, but of functions that see no line.
+    if hasattr(completer, "custom_matchers") and hasattr(ipython, "context_matcher"):
         # The decorator writes attributes, which a bound method does not take.
-        match = context_matcher(identifier=_IDENTIFIER, priority=1000)(lambda context: matcher.match(context))  # noqa: PLW0108
-        completer.custom_matchers.append(match)
+        decorate = ipython.context_matcher(identifier=_IDENTIFIER, priority=1000)
+        completer.custom_matchers.append(decorate(lambda context: matcher.match(context)))  # noqa: PLW0108
     else:
         shell.set_hook("complete_command", matcher.hook, re_key=r"%{1,2}dtensor")
 

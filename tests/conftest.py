@@ -13,6 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# The fixtures `lab`, `browser`, `new_page` and `notebook`.
+pytest_plugins = ["lab"]
+
 # TensorFlow's greeting is no test's subject.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -63,3 +66,15 @@ def our_processes(owner: int | None = None) -> list[psutil.Process]:
 def gone(pids: list[int]) -> bool:
     """Whether none of `pids` runs (a zombie does not)."""
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def marked_processes(runtime: Path) -> list[psutil.Process]:
+    """Return the processes that were started with `runtime` as their Jupyter runtime folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("JUPYTER_RUNTIME_DIR") == str(runtime):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

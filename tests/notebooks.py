@@ -28,11 +28,13 @@ class Manager(AsyncKernelManager):
 
 
 class BlockingManager(KernelManager):
-    """The same, for tests that talk to the kernel themselves."""
+    """The same, for tests that talk to the kernel themselves; of another interpreter if `python` names one."""
+
+    python = sys.executable
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        return SPEC
+        return KernelSpec(**{**SPEC.to_dict(), "argv": [self.python, *SPEC.argv[1:]]})
 
 
 class Outputs:
@@ -71,9 +73,10 @@ def run_notebook(
 
 
 @contextmanager
-def kernel(**options: Any) -> Iterator[tuple[KernelManager, Any]]:
-    """Start a notebook kernel and give its manager and blocking client."""
+def kernel(python: str = sys.executable, **options: Any) -> Iterator[tuple[KernelManager, Any]]:
+    """Start a notebook kernel of `python` and give its manager and blocking client."""
     manager = BlockingManager()
+    manager.python = python
     manager.start_kernel(**options)
     client = manager.client()
     client.start_channels()

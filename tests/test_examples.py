@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
 import pytest
-from conftest import wait_for
+from conftest import marked_processes, wait_for
 from nbclient import NotebookClient
 from notebooks import Manager
 
@@ -22,18 +21,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def marked_processes(runtime: Path) -> list[psutil.Process]:
-    """Return the processes that were started with `runtime` as their Jupyter runtime folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("JUPYTER_RUNTIME_DIR") == str(runtime):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")

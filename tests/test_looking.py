@@ -12,7 +12,7 @@ from conftest import wait_for
 
 from dtensor_magic import Cluster
 from dtensor_magic.errors import ClusterStateError, SpecError
-from dtensor_magic.state import ClusterPhase, Phase, hung_clients
+from dtensor_magic.state import Phase, hung_clients
 from dtensor_magic.variables import gather, over_clients, same_parts, signature
 
 SETUP = """
@@ -114,7 +114,7 @@ def test_waiting_in_a_collective_is_told_from_computing_and_the_hung_from_both()
 def test_a_client_that_dies_in_a_cell_leaves_that_cell_as_its_last():
     with Cluster.start("CPU", clients=2) as cluster:
         handle = cluster.run_later("import time; time.sleep(60)")
-        wait_for(lambda: cluster.state().phase is ClusterPhase.BUSY)
+        wait_for(lambda: client(cluster, 1).phase is Phase.BUSY)
         os.kill(client(cluster, 1).pid, signal.SIGKILL)
         wait_for(lambda: client(cluster, 1).phase is Phase.DEAD)
         assert client(cluster, 1).cells[-1].outcome == "died"
