@@ -9,6 +9,8 @@ from collections.abc import Callable
 from ..cluster import Cluster, registry
 from ..errors import DTensorMagicError
 from ..state import ClusterPhase, ClusterState
+from .kernels import FrontEnd
+from .presence import Presence
 
 #: Seconds between two looks at a cluster in which something goes on, and at one that is idle or not there.
 BUSY_INTERVAL = 0.5
@@ -27,11 +29,21 @@ class Follower:
         Called on the follower's thread.
     say : callable
         Shows a message, with ``problem=True``: what went wrong in the listener.
+    front_end : FrontEnd
+        Tells whether a page's answer would be heard now.
+
+    Attributes
+    ----------
+    presence : Presence
+        Its widget must be shown with the views.
     """
 
-    def __init__(self, listener: Listener, say: Callable[..., None]) -> None:
+    def __init__(self, listener: Listener, say: Callable[..., None], front_end: FrontEnd) -> None:
         self._listener = listener
         self._say = say
+        self._front_end = front_end
+        self.presence = Presence()
+        front_end.hear_while_busy(self.presence.widget)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._poke = threading.Event()
@@ -45,9 +57,10 @@ class Follower:
         return self._thread is not None and self._thread.is_alive()
 
     def views(self, count: int) -> None:
-        """Have the thread run while `count`, the number of views, is above 0."""
+        """Have the thread run while `count`, the number of views, is above 0, and the page is there."""
         with self._lock:
             self._views = count
+            self.presence.seen()
             if count and self._thread is None:
                 self._thread = threading.Thread(target=self._follow, daemon=True, name="dtensor-follower")
                 self._thread.start()
@@ -65,7 +78,7 @@ class Follower:
     def _follow(self) -> None:
         while True:
             with self._lock:
-                if not self._views:
+                if not self._views or self.presence.gone(deaf=bool(self._front_end.deaf())):
                     self._thread = None
                     return
             self._poke.clear()

@@ -32,6 +32,16 @@ class FrontEnd:
         self._shell.events.unregister("pre_execute", self._begin)
         self._shell.events.unregister("post_execute", self._end)
 
+    def hear_while_busy(self, widget: Any) -> None:
+        """Have what the page sends to `widget` served by its subshell, also while a cell runs.
+
+        ipykernel 7.4 answers a page on the shell that last spoke on that widget's behalf, which for one made in a
+        cell is the shell that runs cells.
+        """
+        comm: Any = getattr(widget, "comm", None)
+        if hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda _data, asked: asked  # noqa: SLF001 - there is no public way
+
     def deaf(self) -> str:
         """Say why clicks are not heard now; empty where they are.
 

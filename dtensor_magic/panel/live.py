@@ -6,12 +6,14 @@ from html import escape
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.core.getipython import get_ipython
 
 from ..cluster import Cluster
 from ..errors import DTensorMagicError, SpecError
 from ..state import ClusterState
 from ..views import mesh
 from .following import Follower
+from .kernels import FrontEnd
 from .panel import Panel
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
@@ -51,16 +53,18 @@ def live_mesh(cluster: Cluster, name: str | None) -> None:
     def say(message: str, **_: Any) -> None:
         picture.value = f"<small>{escape(message)}</small>"
 
-    follower = Follower(show, say)
+    front_end = FrontEnd(get_ipython())
+    follower = Follower(show, say, front_end)
     follower.chosen = cluster.name
-    picture._view_count = 0  # noqa: SLF001 - a trait that ipywidgets documents, with this name
-    picture.observe(lambda change: follower.views(change["new"] or 0), "_view_count")
+    box = widgets.VBox([picture, follower.presence.widget])
+    front_end.hear_while_busy(box)
+    box._view_count = 0  # noqa: SLF001 - a trait that ipywidgets documents, with this name
+    box.observe(lambda change: follower.views(change["new"] or 0), "_view_count")
     follower.look()
-    _show(picture, plain)
+    _show(box, plain)
 
 
 def _show(widget: Any, plain: str) -> None:
-    from IPython.core.getipython import get_ipython
     from IPython.display import display
 
     if not hasattr(get_ipython(), "kernel"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ class Panel:
         self._acting = ""
         self._confirm_until = 0.0
         self._last: tuple[Cluster | None, ClusterState | None] = (None, None)
-        self._follower = Follower(self._show, self._say)
+        self._follower = Follower(self._show, self._say, self._front_end)
         self._head = widgets.HTML()
         self._note = widgets.HTML()
         self._said = widgets.HTML()
@@ -87,10 +87,12 @@ class Panel:
         row = widgets.HBox([self._interrupt, self._restart, self._keep, self._stop])
         row.layout.flex_flow = "row wrap"
         head = widgets.HBox([self._head, self._choice], layout=widgets.Layout(justify_content="space-between"))
-        box = widgets.VBox(
-            [widgets.HTML(f"<style>{_style()}</style>"), head, self._fold, row, self._said, self._note, self._tabs]
-        )
+        style = widgets.HTML(f"<style>{_style()}</style>")
+        unseen = self._follower.presence.widget
+        box = widgets.VBox([style, head, self._fold, row, self._said, self._note, self._tabs, unseen])
         box.add_class("dtensor-panel")
+        for widget in _all_widgets(box):
+            self._front_end.hear_while_busy(widget)
         # From here on the front end counts the panel's views in it.
         box._view_count = 0  # noqa: SLF001 - a trait that ipywidgets documents, with this name
         return box
@@ -294,6 +296,12 @@ def _headline(cluster: Cluster | None, state: ClusterState | None) -> str:
     if cluster is None:
         return "No cluster runs"
     return text.headline(state) if state is not None else f"{cluster.name}: its host agent is gone, and its clients"
+
+
+def _all_widgets(widget: Any) -> Iterator[Any]:
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from _all_widgets(child)
 
 
 def _at_work(state: ClusterState | None) -> bool:
