@@ -87,6 +87,7 @@ class StatusReader:
         self._path = Path(path)
         self._map: mmap.mmap | None = None
         self._last: Mapping[str, Any] = {}
+        self._sequence = 0
 
     def read(self) -> Mapping[str, Any]:
         """Return what the client wrote last; empty before its first words."""
@@ -103,10 +104,12 @@ class StatusReader:
                 os.close(descriptor)
         for _ in range(100):
             before, length = _HEADER.unpack_from(self._map)
+            if before == self._sequence:
+                break
             text = self._map[_HEADER.size : _HEADER.size + length]
             after, _ = _HEADER.unpack_from(self._map)
             if before == after and before % 2 == 0:
                 if length:
-                    self._last = json.loads(text)
+                    self._last, self._sequence = json.loads(text), before
                 break
         return self._last

@@ -34,6 +34,9 @@ _NO_MESH = (
     "<small>There is no mesh yet: give --mesh, or make one in a cell (dtensor.create_distributed_mesh).</small>"
 )
 
+#: Seconds after which the tabs that are not seen are drawn anew.
+OTHERS_INTERVAL = 3.0
+
 #: Seconds in which a click on Stop must be confirmed by another.
 CONFIRM = 5.0
 
@@ -52,6 +55,7 @@ class Panel:
         self._front_end = FrontEnd(magics.shell)
         self._acting = ""
         self._confirm_until = 0.0
+        self._drawn_all = 0.0
         self._last: tuple[Cluster | None, ClusterState | None] = (None, None)
         self._follower = Follower(self._show, self._say, self._front_end)
         self._head = widgets.HTML()
@@ -129,14 +133,14 @@ class Panel:
             self._explorer.refresh()
 
     def _draw(self, state: ClusterState | None) -> None:
-        """Draw all tabs: the front end switches between them without asking a kernel that may be busy."""
-        clients, meshes, cells = self._views
-        if state is None:
-            clients.value = meshes.value = cells.value = _NOTHING
-            return
-        clients.value = html.card(state, headed=False)
-        meshes.value = "".join(mesh.svg(state, one, themed=True) for one in state.meshes) or _NO_MESH
-        cells.value = timeline.svg(state, time.time(), themed=True)
+        """Draw the tab that is seen, and now and then the others, which a kernel that hears no clicks must have."""
+        now = time.monotonic()
+        all_of_them = now - self._drawn_all > OTHERS_INTERVAL
+        if all_of_them:
+            self._drawn_all = now
+        for position, (view, draw) in enumerate(zip(self._views, _DRAW, strict=True)):
+            if all_of_them or position == self._tabs.selected_index:
+                view.value = draw(state) if state is not None else _NOTHING
 
     def _busy_note(self, state: ClusterState | None) -> str:
         why = self._front_end.deaf()
@@ -189,6 +193,8 @@ class Panel:
             self._follower.poke()
 
     def _on_tab(self, change: Any) -> None:
+        with self._lock:
+            self._draw(self._last[1])
         if change["new"] == _TABS.index("Variables"):
             self._explorer.refresh()
 
@@ -290,6 +296,18 @@ class Panel:
 
 def _style() -> str:
     return (Path(__file__).parent / "panel.css").read_text("utf-8")
+
+
+def _meshes(state: ClusterState) -> str:
+    return "".join(mesh.svg(state, one, themed=True) for one in state.meshes) or _NO_MESH
+
+
+#: What the first tabs show.
+_DRAW: tuple[Callable[[ClusterState], str], ...] = (
+    lambda state: html.card(state, headed=False),
+    _meshes,
+    lambda state: timeline.svg(state, time.time(), themed=True),
+)
 
 
 def _headline(cluster: Cluster | None, state: ClusterState | None) -> str:
