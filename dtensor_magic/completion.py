@@ -9,6 +9,8 @@ from typing import Any
 
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
+from .errors import DTensorMagicError
+from .variables import over_clients
 
 _CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
 
@@ -24,6 +26,20 @@ def _names() -> list[str]:
 def _client_ids() -> list[str]:
     current = registry.current()
     return [str(client) for client in current.clients] if current is not None else []
+
+
+def _variables(magic: str) -> list[str]:
+    """Return the names on the clients that a picture can be drawn of."""
+    current = registry.current()
+    if current is None:
+        return []
+    try:
+        if magic == "dtensor_mesh":
+            return [mesh.name for mesh in current.state(sample=False).meshes]
+        return [one.name for one in over_clients(current.describe()) if one.first.kind not in ("value", "mesh")]
+    except DTensorMagicError:
+        # A client that does not answer now has no names to offer.
+        return []
 
 
 _VALUES: dict[str, Callable[[], list[str]]] = {
@@ -112,6 +128,8 @@ def candidates(shell: Any, name: str, line: str) -> tuple[str, list[str]]:
     found = [option for option in options if option.startswith(last) and option not in words[:-1]]
     if name == "dtensor_init" and not any(word.upper() in DEVICE_TYPES for word in words[1:]):
         found = [kind for kind in DEVICE_TYPES if kind.startswith(last.upper())] + found
+    if name in ("dtensor_layout", "dtensor_mesh") and not last.startswith("-"):
+        found = [variable for variable in _variables(name) if variable.startswith(last)] + found
     if name == "dtensor_logs" and not last.startswith("-"):
         found = [client for client in _client_ids() if client.startswith(last)] + found
     return last, found if last or name != "dtensor" else []

@@ -39,6 +39,8 @@ def unload(shell: Any) -> None:
         magics = shell.magics_manager.registry.pop(kind.__name__, None)
         if magics is None:
             continue
+        if isinstance(magics, PictureMagics):
+            magics.close()
         for how, names in magics.magics.items():
             for name in names:
                 shell.magics_manager.magics[how].pop(name, None)

@@ -18,9 +18,9 @@ def test_a_start_is_measured(way):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["start", "cell", "recover"])
+@pytest.mark.parametrize("name", ["start", "cell", "recover", "panel"])
 def test_each_explains_its_options(name):
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "--skip-ipyparallel" in done.stdout or name == "cell"
+    assert "--skip-ipyparallel" in done.stdout or name in ("cell", "panel")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import marked_processes, wait_for
 from notebooks import execute, kernel
+from widgets import PanelWidgets
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +80,32 @@ def test_a_cluster_starts_runs_fails_comes_back_with_its_variables_and_ends(cola
     assert run(colab, "%dtensor print('sum', float(tf.reduce_sum(x)))") == "[0-1] sum 8.0\n"
     assert "dtensor-1: ready, 2 CPU clients (multi-client), mesh batch=2" in run(colab, "%dtensor_status")
     assert run(colab, "%dtensor_shutdown") == "ended: dtensor-1\n"
+
+
+@pytest.mark.long
+def test_the_panel_starts_a_cluster_moves_while_a_cell_runs_and_says_that_clicks_wait(colab):
+    assert "No cluster runs." in run(colab, "%dtensor_panel")
+    panel = PanelWidgets(colab)
+    panel.set("box", _view_count=1)
+    panel.set("device_type", index=1)
+    panel.set("clients", value="two")
+    panel.wait("✗ clients: &#x27;two&#x27; is not a client count; it is 1 or more.")
+    panel.set("clients", value="2")
+    panel.set("mesh", value="batch=2")
+    panel.wait("%dtensor_init CPU -n 2 --mesh batch=2")
+    panel.click("start")
+    panel.wait("dtensor-1 is ready.")
+    asked = colab.execute("%%dtensor\nimport time; time.sleep(4)")
+    panel.wait("this kernel (ipykernel 6.17.1) has one thread for cells and clicks")
+    panel.wait("▶ busy")
+    panel.click("interrupt")
+    reply = colab.get_shell_msg(timeout=20)
+    while reply["parent_header"].get("msg_id") != asked:
+        reply = colab.get_shell_msg(timeout=20)
+    assert reply["content"]["status"] == "ok"
+    panel.wait("clients 0-1 were idle")
+    panel.click("stop")
+    panel.wait("Click again to do it.")
+    panel.click("stop")
+    panel.wait("No cluster runs")
+    assert run(colab, "print('alive')") == "alive\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -187,11 +187,6 @@ class Form:
         for name, reason in reasons.items():
             self.fields[name].disabled = bool(reason)
             self._reasons[name].value = f"<small>{escape(reason)}</small>" if reason else ""
-
-    def take(self, values: Mapping[str, Any]) -> None:
-        """Set fields by name."""
-        for name, value in values.items():
-            self.fields[name].value = value
 
 
 def _text(value: str, placeholder: str = "") -> Any:
