@@ -59,7 +59,7 @@ class ClientManager(AsyncKernelManager):
     def cleanup_connection_file(self) -> None:
         """Leave the file to the agent, which removes it with the cluster's folder.
 
-        jupyter_client would remove it as soon as this object is collected, but then nobody could attach to a cluster
+        jupyter_client would remove it as soon as this object is collected, and nobody could attach to a cluster
         that was left running.
         """
 

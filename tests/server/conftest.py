@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notebooks import execute, kernel
 from pytest_jupyter.jupyter_server import *  # noqa: F403 - its fixtures and hooks, for this folder's tests alone
 from traitlets.config import Config
 
@@ -57,16 +56,26 @@ def ask(jp_fetch: Any) -> Ask:
 
 
 class Notebook:
-    """A notebook kernel whose cells run while the test, and with it the server, goes on."""
+    """A notebook on a kernel of the server, whose cells run while the test goes on."""
 
-    def __init__(self, manager: Any, client: Any) -> None:
-        self.manager = manager
+    def __init__(self, kernel_id: str, pid: int, client: Any) -> None:
+        self.kernel_id = kernel_id
+        self.pid = pid
         self._client = client
 
-    def begin(self, code: str, timeout: float = 60.0) -> asyncio.Future[tuple[dict[str, Any], str]]:
+    def begin(self, code: str) -> asyncio.Task[tuple[dict[str, Any], str]]:
         """Send a cell; what comes of it is awaited by the test."""
-        # Not asyncio.to_thread: the test's context would bring its running loop along.
-        return asyncio.get_running_loop().run_in_executor(None, execute, self._client, code, timeout)
+        return asyncio.ensure_future(self._execute(code))
+
+    async def _execute(self, code: str) -> tuple[dict[str, Any], str]:
+        text: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                text.append(message["content"]["text"])
+
+        reply = await self._client.execute_interactive(code, timeout=60, output_hook=hook, allow_stdin=False)
+        return reply["content"], "".join(text)
 
     async def run(self, code: str) -> str:
         """Run a cell that ends well, and return what it printed."""
@@ -76,9 +85,24 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(jp_serverapp: Any) -> Iterator[Notebook]:
-    with kernel() as (manager, client):
-        yield Notebook(manager, client)
+def notebook(jp_serverapp: Any, jp_asyncio_loop: asyncio.AbstractEventLoop) -> Iterator[Notebook]:
+    manager = jp_serverapp.kernel_manager
+
+    async def start() -> Notebook:
+        kernel_id = await manager.start_kernel(kernel_name="python3")
+        kernel = manager.get_kernel(kernel_id)
+        client = kernel.client()
+        client.start_channels()
+        await client.wait_for_ready(timeout=60)
+        return Notebook(kernel_id, kernel.provisioner.pid, client)
+
+    async def stop() -> None:
+        started._client.stop_channels()
+        await manager.shutdown_kernel(started.kernel_id, now=True)
+
+    started = jp_asyncio_loop.run_until_complete(start())
+    yield started
+    jp_asyncio_loop.run_until_complete(stop())
 
 
 async def until(condition: Callable[[], Awaitable[object]], what: str, timeout: float = 20.0) -> None:

@@ -44,8 +44,13 @@ async def test_a_cluster_that_was_started_here_can_be_taken_up_in_a_notebook(ask
     text = await notebook.run("%dtensor import os; print(os.path.basename(os.getcwd()), os.environ['MINE'])")
     assert text == "[0-1] work 1\n"
     code, model = await ask("clusters/from-lab")
-    assert (model["owner"]["kind"], model["owner"]["attachable"]) == ("notebook", False)
-    assert model["owner"]["pid"] == notebook.manager.provisioner.pid
+    assert model["owner"] == {
+        "kind": "notebook",
+        "pid": notebook.pid,
+        "kernel_id": notebook.kernel_id,
+        "attachable": False,
+        "until": None,
+    }
     await notebook.run("%dtensor_shutdown")
     assert find_record("from-lab") is None
 
