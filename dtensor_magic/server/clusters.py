@@ -28,6 +28,9 @@ OWNER_TIMEOUTS = {"interrupt": 20.0, "stacks": 20.0, "restart": 900.0}
 #: Minutes that a cluster without an owner lives on after an errand, at the least.
 _LEAST_LEASE = 1.0
 
+#: Looks, and seconds between them, for an agent's process to be gone.
+_LOOKS, _LOOK = 10, 0.05
+
 _KERNEL_FILE = re.compile(r"kernel-([^/\\]+)\.json")
 
 Model = dict[str, Any]
@@ -109,10 +112,11 @@ class Clusters:
         self,
         record: ClusterRecord,
         method: str,
-        timeout: float = AGENT_TIMEOUT,
+        timeout: float | None = None,
         who: str = "host agent",
         **params: Any,
     ) -> Any:
+        timeout = AGENT_TIMEOUT if timeout is None else timeout
         name = record.name
         try:
             async with visit(record.socket) as peer:
@@ -120,7 +124,7 @@ class Clusters:
         except asyncio.TimeoutError:
             raise NoAnswerError(f"the {who} of {name} did not answer within {timeout:g} s.") from None
         except AgentError as error:
-            if find_record(name) != record:
+            if await _ended(record):
                 raise UnknownError(f"{name} ended while it was asked.") from None
             raise NoAnswerError(f"{name}: {error}") from error
 
@@ -189,6 +193,15 @@ class Clusters:
             "lease": max(left, _LEAST_LEASE),
         }
         return await self._errands.run([record.python], errand)
+
+
+async def _ended(record: ClusterRecord) -> bool:
+    """Whether a cluster has ended. An agent's sockets close a moment before its process is gone."""
+    for _ in range(_LOOKS):
+        if find_record(record.name) != record:
+            return True
+        await asyncio.sleep(_LOOK)
+    return False
 
 
 def _model(record: ClusterRecord, state: Model, owner: dict[str, Any]) -> Model:

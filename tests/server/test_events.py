@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 
@@ -58,7 +59,7 @@ async def test_events_rise_and_come_at_most_twice_a_second(ask, notebook, jp_ws_
     assert len(events) >= 3
     revisions = [event["revision"] for _, event in events]
     assert revisions == sorted(set(revisions))
-    gaps = [later - earlier for (earlier, _), (later, _) in zip(events, events[1:], strict=False)]
+    gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(events)]
     assert min(gaps) > 0.45, gaps
     _, listing = await ask("clusters")
     assert listing["revision"] >= revisions[-1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,6 +14,7 @@ import psutil
 import pytest
 from conftest import gone, wait_for
 
+from dtensor_magic.agent import protocol
 from dtensor_magic.agent.protocol import call
 from dtensor_magic.records import find_record
 
@@ -118,11 +119,11 @@ async def test_a_restart_that_cannot_be_is_one_line(ask, body, says):
 
 
 async def test_a_stop_from_the_server_is_told_to_the_owner(ask, notebook):
-    await notebook.run(INIT + "stopped")
+    await notebook.run("%load_ext dtensor_magic\ncluster = %dtensor_init CPU -n 2 --name stopped")
     _, model = await ask("clusters/stopped")
     assert (await ask("clusters/stopped", "DELETE"))[0] == 204
     assert (await ask("clusters/stopped"))[0] == 404
-    reply, _ = await notebook.begin("%dtensor 1")
+    reply, _ = await notebook.begin("cluster.run('1')")
     assert "stopped was shut down by the Jupyter server" in reply["evalue"]
     wait_for(lambda: gone([client["pid"] for client in model["clients"]]))
 
@@ -181,23 +182,31 @@ async def test_an_owner_that_does_not_answer_is_told_of(ask, notebook, monkeypat
 async def test_an_agent_that_dies_while_it_is_asked_is_told_of(ask, notebook, monkeypatch):
     from dtensor_magic.server import clusters
 
-    monkeypatch.setattr(clusters, "AGENT_TIMEOUT", 0.5)
     await notebook.run(INIT + "dying")
-    record = find_record("dying")
-    agent = psutil.Process(record.agent.pid)
+    agent = psutil.Process(find_record("dying").agent.pid)
     agent.suspend()
-    code, answer = await ask("clusters/dying")
-    assert code == 504
-    assert re.fullmatch(r"the host agent of dying did not answer within 0\.5 s\.", answer["message"])
-    _, listing = await ask("clusters")
-    assert [model["last_error"] for model in listing["clusters"]] == [answer["message"]]
-    monkeypatch.setattr(clusters, "AGENT_TIMEOUT", 30.0)
-    asked = asyncio.ensure_future(ask("clusters/dying"))
-    # The request lies in the agent's socket when it dies.
-    await asyncio.sleep(0)
-    agent.kill()
-    code, answer = await asked
-    assert code == 404
+    try:
+        monkeypatch.setattr(clusters, "AGENT_TIMEOUT", 0.5)
+        code, answer = await ask("clusters/dying")
+        assert (code, answer["message"]) == (504, "the host agent of dying did not answer within 0.5 s.")
+        _, listing = await ask("clusters")
+        assert [model["last_error"] for model in listing["clusters"]] == [answer["message"]]
+
+        connected = asyncio.Event()
+
+        @contextlib.asynccontextmanager
+        async def visit(path):
+            async with protocol.visit(path) as peer:
+                connected.set()
+                yield peer
+
+        monkeypatch.setattr(clusters, "AGENT_TIMEOUT", 30.0)
+        monkeypatch.setattr(clusters, "visit", visit)
+        asked = asyncio.ensure_future(ask("clusters/dying"))
+        await connected.wait()
+    finally:
+        agent.kill()
+    assert await asked == (404, {"message": "dying ended while it was asked.", "detail": ""})
     assert (await ask("clusters"))[1]["clusters"] == []
     reply, _ = await notebook.begin("%dtensor 1")
     assert "the host agent of dying is gone" in reply["evalue"]

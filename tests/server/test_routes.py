@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import wait_for
@@ -60,9 +61,8 @@ def script(jp_serverapp):
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 @pytest.mark.parametrize("authorization", ["", "token wrong"])
 async def test_without_the_right_token_every_route_is_forbidden(ask, method, path, authorization):
-    code, answer = await ask(path, method, {}, headers={"Authorization": authorization})
+    code, _ = await ask(path, method, {}, headers={"Authorization": authorization})
     assert code == 403
-    assert answer["message"] == "Forbidden"
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
@@ -136,8 +136,7 @@ async def test_a_scripts_cluster_is_found_with_all_that_a_view_shows(ask, script
 
 async def test_no_model_tells_a_secret(ask, script):
     folder = os.path.dirname(find_record("scripted").socket)
-    with open(os.path.join(folder, "0", "c0.json")) as file:
-        key = json.load(file)["key"]
+    key = json.loads((Path(folder) / "0" / "c0.json").read_text())["key"]
     for path in ("clusters", "clusters/scripted", "defaults"):
         text = json.dumps((await ask(path))[1])
         for secret in (key, folder, "environ", "JUPYTER_RUNTIME_DIR", os.environ["HOME"]):
@@ -146,9 +145,8 @@ async def test_no_model_tells_a_secret(ask, script):
 
 async def test_logs_are_given_by_the_end_or_whole(ask, script):
     record = find_record("scripted")
-    log = os.path.join(os.path.dirname(record.socket), "0", "c1.log")
-    with open(log, "a") as file:
-        file.write("x" * 5000 + "the end\n")
+    log = Path(record.socket).parent / "0" / "c1.log"
+    log.write_text("x" * 5000 + "the end\n")
     whole = (await ask("clusters/scripted/clients/1/logs", params={"size": -1}))[1]["text"]
     assert len(whole) >= 5008
     code, answer = await ask("clusters/scripted/clients/1/logs")
