@@ -43,7 +43,8 @@ def describe_error(error: DTensorMagicError) -> dict[str, Any]:
 
 
 def _interrupt(cluster: BackgroundCluster, params: Mapping[str, Any]) -> dict[str, Any]:
-    _tell(f"{cluster.name}: interrupted by {params['by']}.")
+    if cluster.busy:
+        tell(f"{params['by']} interrupts {cluster.name}.")
     outcomes = cluster.interrupt()
     # JSON has no other keys than text.
     return {"outcomes": {str(client): text for client, text in outcomes.items()}, "message": describe(outcomes)}
@@ -62,11 +63,11 @@ def _restart(cluster: BackgroundCluster, params: Mapping[str, Any]) -> dict[str,
     report = cluster.restart(
         clients=params["clients"], mesh=params["mesh"], keep=params["keep"], replay=params["replay"]
     )
-    _tell(f"{cluster.name} was restarted by {params['by']}{f'; {report}' if report is not None else ''}.")
+    tell(f"{cluster.name} was restarted by {params['by']}{f'; {report}' if report is not None else ''}.")
     return None if report is None else asdict(report)
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
     """Tell the owner's user, who did not do it here."""
     sys.stderr.write(f"dtensor_magic: {text}\n")
     sys.stderr.flush()

@@ -176,6 +176,7 @@ class BackgroundCluster(Cluster):
 
     def _closed_elsewhere(self, by: str) -> None:
         self._ended_by = by
+        asked.tell(f"{self.name} was shut down by {by}.")
         group, self._group = self._group, None
         registry.remove(self)
         if group is not None:

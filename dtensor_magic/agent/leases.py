@@ -39,6 +39,10 @@ class Leases:
     def own(self, name: str, peer: Peer) -> None:
         """Make `peer` the owner of the cluster `name`."""
         self._owners[name] = peer
+        self._end_timer(name)
+
+    def _end_timer(self, name: str) -> None:
+        self._ends.pop(name, None)
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -96,9 +100,7 @@ class Leases:
         """Drop a cluster that ended."""
         self._owners.pop(name, None)
         self._seconds.pop(name, None)
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        self._end_timer(name)
 
     async def settled(self) -> None:
         """Return when all clusters whose end has begun have ended."""

@@ -68,7 +68,7 @@ async def test_a_hanging_cell_is_interrupted_while_the_notebook_is_busy(ask, not
     assert answer["message"] == "client 0 was released from a collective; client 1 had finished"
     reply, text = await cell
     assert reply["status"] == "error"
-    assert "hung: interrupted by the Jupyter server." in text
+    assert "dtensor_magic: the Jupyter server interrupts hung.\n" in text
 
     code, answer = await ask("clusters/hung/restart", "POST", {"keep": ["mine"]})
     assert code == 200, answer
@@ -121,8 +121,10 @@ async def test_a_restart_that_cannot_be_is_one_line(ask, body, says):
 async def test_a_stop_from_the_server_is_told_to_the_owner(ask, notebook):
     await notebook.run("%load_ext dtensor_magic\ncluster = %dtensor_init CPU -n 2 --name stopped")
     _, model = await ask("clusters/stopped")
+    cell = notebook.begin("while cluster.alive: pass")
     assert (await ask("clusters/stopped", "DELETE"))[0] == 204
     assert (await ask("clusters/stopped"))[0] == 404
+    assert (await cell)[1] == "dtensor_magic: stopped was shut down by the Jupyter server.\n"
     reply, _ = await notebook.begin("cluster.run('1')")
     assert "stopped was shut down by the Jupyter server" in reply["evalue"]
     wait_for(lambda: gone([client["pid"] for client in model["clients"]]))
