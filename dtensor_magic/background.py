@@ -176,7 +176,8 @@ class BackgroundCluster(Cluster):
 
     def _closed_elsewhere(self, by: str) -> None:
         self._ended_by = by
-        asked.tell(f"{self.name} was shut down by {by}.")
+        # In a thread that no cell made: it shows where the notebook is now, not where the driver was started.
+        driver().in_thread(asked.tell, f"{self.name} was shut down by {by}.")
         group, self._group = self._group, None
         registry.remove(self)
         if group is not None:

@@ -62,13 +62,15 @@ class Notebook:
         self.kernel_id = kernel_id
         self.pid = pid
         self._client = client
+        #: What the last cell has printed so far.
+        self.text: list[str] = []
 
     def begin(self, code: str) -> asyncio.Task[tuple[dict[str, Any], str]]:
         """Send a cell; what comes of it is awaited by the test."""
         return asyncio.ensure_future(self._execute(code))
 
     async def _execute(self, code: str) -> tuple[dict[str, Any], str]:
-        text: list[str] = []
+        text = self.text = []
 
         def hook(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":

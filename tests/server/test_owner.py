@@ -118,13 +118,20 @@ async def test_a_restart_that_cannot_be_is_one_line(ask, body, says):
     assert await ask("clusters/any/restart", "POST", body) == (400, {"message": says, "detail": ""})
 
 
-async def test_a_stop_from_the_server_is_told_to_the_owner(ask, notebook):
+async def test_a_stop_from_the_server_is_told_to_the_owner(ask, notebook, tmp_path):
     await notebook.run("%load_ext dtensor_magic\ncluster = %dtensor_init CPU -n 2 --name stopped")
     _, model = await ask("clusters/stopped")
-    cell = notebook.begin("while cluster.alive: pass")
+    go = tmp_path / "go"
+    cell = notebook.begin(f"import os\nwhile not os.path.exists({str(go)!r}): pass")
     assert (await ask("clusters/stopped", "DELETE"))[0] == 204
     assert (await ask("clusters/stopped"))[0] == 404
-    assert (await cell)[1] == "dtensor_magic: stopped was shut down by the Jupyter server.\n"
+
+    async def told():
+        return notebook.text == ["dtensor_magic: stopped was shut down by the Jupyter server.\n"]
+
+    await until(told, "the owner's user being told")
+    go.touch()
+    await cell
     reply, _ = await notebook.begin("cluster.run('1')")
     assert "stopped was shut down by the Jupyter server" in reply["evalue"]
     wait_for(lambda: gone([client["pid"] for client in model["clients"]]))
