@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyter_client.kernelspec import KernelSpec, NoSuchKernel
 from jupyter_core.utils import ensure_async
@@ -239,7 +239,7 @@ class RestartHandler(DTensorHandler):
     """New clients for old ones."""
 
     #: The body's fields: their types, and what they are where they are missing.
-    _FIELDS = {  # noqa: RUF012 - tornado's handlers are made anew for each request
+    _FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
         "keep": (str | list | None, None),
         "clients": (int | None, None),
         "mesh": (str | None, None),
