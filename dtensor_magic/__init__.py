@@ -30,6 +30,13 @@ def unload_ipython_extension(shell: Any) -> None:
     unload(shell)
 
 
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """Tell jupyter_server of our extension."""
+    from .server.app import DTensorServer
+
+    return [{"module": "dtensor_magic", "app": DTensorServer}]
+
+
 def __getattr__(name: str) -> Any:
     if name == "Cluster":
         from .cluster import Cluster

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from uuid import uuid4
 
+from . import asked
 from .clients import ClientGroup
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .describing import describe
@@ -110,6 +112,7 @@ class BackgroundCluster(Cluster):
     def _own(self, agent: AgentConnection, group: ClientGroup) -> None:
         self._agent, self._group = agent, group
         agent.when_closed(self.name, self._closed_elsewhere)
+        agent.when_asked(self.name, partial(asked.answer, self))
         if self.spec.lease:
             agent.leased.add(self.name)
         else:
@@ -175,6 +178,8 @@ class BackgroundCluster(Cluster):
 
     def _closed_elsewhere(self, by: str) -> None:
         self._ended_by = by
+        # In a thread that no cell made: it shows where the notebook is now, not where the driver was started.
+        driver().in_thread(asked.tell, f"{self.name} was shut down by {by}.")
         group, self._group = self._group, None
         registry.remove(self)
         if group is not None:
@@ -184,6 +189,11 @@ class BackgroundCluster(Cluster):
     def alive(self) -> bool:
         """Whether the clients' agent holds the cluster."""
         return self._group is not None and self._group.agent.alive
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell of this process runs, or waits for its turn."""
+        return self._turns.taken
 
     @property
     def closed_reason(self) -> str:
@@ -393,7 +403,7 @@ class BackgroundCluster(Cluster):
             self._forget_saved()
 
     def _check_idle(self) -> None:
-        if self._turns.taken:
+        if self.busy:
             raise ClusterStateError(f"{self.name} is busy with a cell; interrupt it first.")
 
     def _plan_again(self, spec: ClusterSpec, mesh: str | None) -> ClusterPlan:

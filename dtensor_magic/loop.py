@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,6 +60,22 @@ class DriverLoop:
         if interrupt is not None:
             raise interrupt
         return result
+
+    def in_thread(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Run `function` in a daemon thread of its own, where it may block and use :meth:`call`.
+
+        Not in an executor: the end of the process would wait for its threads.
+        """
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function(*args))
+            except BaseException as error:  # noqa: BLE001 - whoever waits has it
+                done.set_exception(error)
+
+        threading.Thread(target=run, name="dtensor-asked", daemon=True).start()
+        return asyncio.wrap_future(done)
 
     async def on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Await `coroutine` on this loop from a coroutine on any loop."""

@@ -56,6 +56,13 @@ class ClientManager(AsyncKernelManager):
             metadata={"kernel_provisioner": provisioner},
         )
 
+    def cleanup_connection_file(self) -> None:
+        """Leave the file to the agent, which removes it with the cluster's folder.
+
+        jupyter_client would remove it as soon as this object is collected, and nobody could attach to a cluster
+        that was left running.
+        """
+
     async def take_up(self, key: str, pid: int) -> None:
         """Manage a client that another process started."""
         self.load_connection_file()

@@ -115,6 +115,17 @@ def test_detach_and_attach_in_one_process(capsys):
     assert find_record("passed") is None
 
 
+def test_a_cluster_can_be_taken_up_after_the_process_that_detached_it_ended(capsys):
+    script = (
+        "from dtensor_magic import Cluster\n"
+        "c = Cluster.start('CPU', clients=2, name='left')\nc.run('x = client_id')\nc.detach(5)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    with BackgroundCluster.attach("left") as cluster:
+        cluster.run("print(x)")
+    assert capsys.readouterr().out == "[0] 0\n[1] 1\n"
+
+
 def test_a_cluster_that_a_running_notebook_owns_is_not_taken():
     with Cluster.start("CPU", clients=1, background=True, name="owned"), kernel() as (_, client):
         reply, _ = execute(client, f"{LOAD}\n%dtensor_attach owned")

@@ -123,8 +123,8 @@ def test_nbconvert_makes_a_page_with_the_pictures():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_manager_class=Manager).execute()
     page, _ = HTMLExporter().from_notebook_node(notebook)
-    (encoded,) = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)
-    assert b"2 CPU devices" in base64.b64decode(encoded)
+    pictures = [base64.b64decode(one) for one in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
+    assert any(b"2 CPU devices" in one for one in pictures)
     assert "2 CPU clients (multi-client)" in page
 
 

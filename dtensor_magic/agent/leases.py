@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
+from ..errors import AgentError
 from .protocol import Peer
+
+#: What the owner of a cluster does for others: it alone has the connections to the kernels.
+OWNERS_WORK = ("clusters.interrupt", "clusters.restart", "clusters.stacks")
 
 
 class Leases:
@@ -25,11 +32,17 @@ class Leases:
         self._owners: dict[str, Peer | None] = {}
         self._seconds: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        # When the timers fire, seconds since the epoch.
+        self._ends: dict[str, float] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
     def own(self, name: str, peer: Peer) -> None:
         """Make `peer` the owner of the cluster `name`."""
         self._owners[name] = peer
+        self._end_timer(name)
+
+    def _end_timer(self, name: str) -> None:
+        self._ends.pop(name, None)
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -49,6 +62,7 @@ class Leases:
         if seconds > 0:
             loop = asyncio.get_running_loop()
             self._timers[name] = loop.call_later(seconds, self._end, name)
+            self._ends[name] = time.time() + seconds
         else:
             self._end(name)
 
@@ -56,6 +70,26 @@ class Leases:
         """Take note that an owner's connection has closed."""
         for name in [name for name, owner in self._owners.items() if owner is peer]:
             self.release(name)
+
+    def methods(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        """Return what the agent answers about owners, by method."""
+        return {"clusters.owner": self._describe, **{work: partial(self._ask, work) for work in OWNERS_WORK}}
+
+    async def _describe(self, name: str) -> dict[str, Any]:
+        """Return whether the cluster has an owner, its pid, and, without one, when the cluster ends by itself."""
+        if name not in self._owners:
+            raise AgentError(f"no cluster {name} here")
+        owner = self._owners[name]
+        if owner is None or owner.closed:
+            return {"owned": False, "pid": None, "until": self._ends.get(name)}
+        return {"owned": True, "pid": owner.pid, "until": None}
+
+    async def _ask(self, work: str, name: str, **params: Any) -> Any:
+        """Have the owner of the cluster `name` do `work`; its driver answers also while its notebook is busy."""
+        owner = self._owners.get(name)
+        if owner is None or owner.closed:
+            raise AgentError(f"cluster {name} has no owner; %dtensor_attach {name} takes it up.")
+        return await owner.request(work, name=name, **params)
 
     def _end(self, name: str) -> None:
         task = asyncio.ensure_future(self._close(name))
@@ -66,9 +100,7 @@ class Leases:
         """Drop a cluster that ended."""
         self._owners.pop(name, None)
         self._seconds.pop(name, None)
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+        self._end_timer(name)
 
     async def settled(self) -> None:
         """Return when all clusters whose end has begun have ended."""

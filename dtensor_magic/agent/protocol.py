@@ -8,10 +8,12 @@ socket pair, the agent's Unix socket, or the standard streams of a launcher such
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from ..errors import AgentError
@@ -50,6 +52,15 @@ class Peer:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process at the other end, as the kernel tells it; None where that is no Unix socket."""
+        connection = self._writer.get_extra_info("socket")
+        if connection is None or connection.family != socket.AF_UNIX:
+            return None
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", credentials)[0])
 
     async def run(self) -> None:
         """Serve the connection until the other side closes it."""
@@ -123,6 +134,28 @@ class Peer:
         """Close this end."""
         self._fail("the control connection was closed")
         self._writer.close()
+
+
+@contextlib.asynccontextmanager
+async def visit(path: str) -> AsyncIterator[Peer]:
+    """Connect to the agent that listens at `path`, for some requests.
+
+    Raises
+    ------
+    AgentError
+        If it does not listen any more.
+    """
+    try:
+        reader, writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+    except OSError as error:
+        raise AgentError(f"the agent at {path} does not answer: {error}") from error
+    peer = Peer(reader, writer)
+    serving = asyncio.ensure_future(peer.run())
+    try:
+        yield peer
+    finally:
+        peer.close()
+        await serving
 
 
 def call(path: str, method: str, timeout: float = 10.0, **params: Any) -> Any:

@@ -77,6 +77,7 @@ class Supervisor:
             "kernels.report": self._report,
             "ports.reserve": self._reserve,
             "ports.release": self._release,
+            **self._leases.methods(),
         }
         # Those that make the asker a cluster's owner, or end that.
         self._owners_methods: dict[str, Callable[..., Awaitable[Any]]] = {

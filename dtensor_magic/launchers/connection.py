@@ -12,6 +12,9 @@ from ..agent.protocol import LINE_LIMIT, Peer
 from ..errors import AgentError
 from ..loop import driver
 
+#: Does for others what only a cluster's owner can: ``answer(method, params)``, in a thread of its own.
+Answer = Callable[[str, Mapping[str, Any]], Any]
+
 
 class AgentConnection:
     """A connection to a supervisor, used from coroutines on any loop.
@@ -30,12 +33,13 @@ class AgentConnection:
         self._peer: Peer | None = None
         self._connecting: asyncio.Task[Peer] | None = None
         self._closed_callbacks: dict[str, Callable[[str], None]] = {}
+        self._answers: dict[str, Answer] = {}
         #: Clusters of ours that outlive us.
         self.leased: set[str] = set()
 
     async def _connect(self) -> Peer:
         reader, writer = await asyncio.open_connection(sock=self._connection, limit=LINE_LIMIT)
-        self._peer = Peer(reader, writer, on_event=self._on_event)
+        self._peer = Peer(reader, writer, self._handle, on_event=self._on_event)
         self._running = asyncio.ensure_future(self._peer.run())
         return self._peer
 
@@ -45,13 +49,24 @@ class AgentConnection:
             if callback is not None:
                 callback(params["by"])
 
+    async def _handle(self, _: Peer, method: str, params: Mapping[str, Any]) -> Any:
+        answer = self._answers.get(params["name"])
+        if answer is None:
+            raise AgentError(f"cluster {params['name']} is not this process's")
+        return await driver().in_thread(answer, method, params)
+
+    def when_asked(self, name: str, answer: Answer) -> None:
+        """Let `answer` do what others ask of the owner of the cluster `name`."""
+        self._answers[name] = answer
+
     def when_closed(self, name: str, callback: Callable[[str], None]) -> None:
         """Call `callback` with who asked, on the driver's loop, if someone else ends the cluster `name`."""
         self._closed_callbacks[name] = callback
 
     def forget(self, name: str) -> None:
-        """Undo :meth:`when_closed`."""
+        """Undo :meth:`when_closed` and :meth:`when_asked`."""
         self._closed_callbacks.pop(name, None)
+        self._answers.pop(name, None)
 
     @property
     def alive(self) -> bool:

@@ -1,0 +1,1 @@
+"""The server extension, in a real jupyter_server."""
