@@ -122,12 +122,17 @@ async def test_a_stop_from_the_server_is_told_to_the_owner(ask, notebook, tmp_pa
     await notebook.run("%load_ext dtensor_magic\ncluster = %dtensor_init CPU -n 2 --name stopped")
     _, model = await ask("clusters/stopped")
     go = tmp_path / "go"
-    cell = notebook.begin(f"import os\nwhile not os.path.exists({str(go)!r}): pass")
+    cell = notebook.begin(f"import os\nprint('up', flush=True)\nwhile not os.path.exists({str(go)!r}): pass")
+
+    async def up():
+        return notebook.text == ["up\n"]
+
+    await until(up, "the cell")
     assert (await ask("clusters/stopped", "DELETE"))[0] == 204
     assert (await ask("clusters/stopped"))[0] == 404
 
     async def told():
-        return notebook.text == ["dtensor_magic: stopped was shut down by the Jupyter server.\n"]
+        return notebook.text == ["up\n", "dtensor_magic: stopped was shut down by the Jupyter server.\n"]
 
     await until(told, "the owner's user being told")
     go.touch()
