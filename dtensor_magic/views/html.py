@@ -9,7 +9,7 @@ from html import escape
 from ..state import ClientState, ClusterState, hung_clients
 from . import text
 
-_COLUMNS = ("client", "phase", "since", "cell", "CPU", "memory", "devices", "last output", "pid", "host", "address")
+_COLUMNS = ("client", "phase", "since", "cell", "CPU", "memory", "devices", "last output", "pid", "host")
 
 _LEFT = 'style="text-align:left"'
 
@@ -41,8 +41,7 @@ def _cells(client: ClientState, now: float, *, hung: bool) -> tuple[str, ...]:
         text.devices(client),
         client.said[:60] or "-",
         str(client.pid or "-"),
-        client.host,
-        client.address or "-",
+        client.address or client.host,
     )
 
 
