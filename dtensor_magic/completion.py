@@ -9,6 +9,7 @@ from typing import Any
 
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
+from .platforms.detect import READERS
 
 _CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
 
@@ -30,6 +31,7 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
     "--output": lambda: list(OUTPUT_MODES),
     "--start-method": lambda: ["fork", "exec"],
     "--parallel-executor": lambda: ["pw"],
+    "--from": lambda: list(READERS),
     "--keep": lambda: ["all"],
     "--name": _names,
     "--on": _client_ids,

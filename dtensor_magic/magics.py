@@ -80,6 +80,12 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @argument("--client-id", metavar="I", help="DTENSOR_CLIENT_ID of the notebook kernel")
     @argument("--job-name", metavar="NAME", help="DTENSOR_JOB_NAME")
     @argument("--parallel-executor", metavar="pw", help="DTENSOR_USE_PARALLEL_EXECUTOR")
+    @argument(
+        "--from",
+        dest="platform",
+        metavar="PLATFORM",
+        help="whose variables say what job the notebook kernel is a client of; without it those that are there",
+    )
     @argument("--mesh", metavar="batch=4,model=2", help="create that mesh on every client, as the name mesh")
     @argument("--env", metavar="K=V", action="append", help="a variable for the clients; may be repeated")
     @argument("--timeout", metavar="S", help="seconds that clients may take to come up")
@@ -110,6 +116,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             client_id=parse_whole(options.client_id, "client id", "a whole number", least=None),
             job_name=options.job_name,
             parallel_executor=options.parallel_executor,
+            platform=options.platform,
             mesh=options.mesh,
             env=parse_env(options.env or ()),
             timeout=parse_time(options.timeout) or self.start_timeout,

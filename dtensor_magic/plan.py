@@ -49,6 +49,8 @@ class ClusterPlan:
     clients : int
     jobs : tuple of str
         Empty in local mode, and where ports are still to be reserved.
+    client_id : int
+        The notebook kernel's own id, where it is a client.
     mesh : MeshSpec or None
         With every size known.
     accelerators : tuple of tuple of str
@@ -65,6 +67,7 @@ class ClusterPlan:
     accelerators: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
     options: ClientOptions
+    client_id: int = 0
 
     @property
     def multi_client(self) -> bool:

@@ -15,6 +15,8 @@ from .errors import SpecError
 from .jobs import is_local_host, parse_jobs, split_address
 from .meshes import MeshSpec
 from .plan import ClientOptions, ClusterPlan, Mode
+from .platforms import detect, dtensor
+from .platforms.description import JobDescription
 from .records import NAME
 
 _JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -64,6 +66,8 @@ class ClusterSpec:
         Give the clients their own network namespace.
     lease : float
         Minutes that the clients live on when their notebook is gone; 0 for not at all.
+    platform : str or None
+        Whose variables say what job this process is part of; None for those that are there.
     """
 
     device_type: str | None = None
@@ -85,24 +89,47 @@ class ClusterSpec:
     start_method: str = "fork"
     isolate: bool = False
     lease: float = 0.0
+    platform: str | None = None
 
-    def with_environment(self, environ: Mapping[str, str]) -> ClusterSpec:
-        """Return the spec with what the ``DTENSOR_*`` variables say, where the user said nothing.
+    def description(self, environ: Mapping[str, str]) -> JobDescription | None:
+        """Return what the platform says about the job that the notebook kernel is part of.
 
         Background clients that were asked for by number get their own variables, so the notebook's are
-        for the notebook kernel alone.
+        for the notebook kernel alone; and addresses that were given stand for themselves.
+
+        Returns
+        -------
+        JobDescription or None
+            None where nobody says anything, or it is not asked for.
+
+        Raises
+        ------
+        SpecError
+            For variables that are wrong or disagree, and for a parameter server, which holds no client.
         """
+        asked = self.background or self.jobs is not None or (self.clients is not None and not self.here)
+        if asked and self.platform is not None:
+            raise SpecError("--from reads the clients' addresses: leave out -n, --background and --jobs.")
+        if asked:
+            return None
+        found = detect.detect(environ) if self.platform is None else detect.read(self.platform, environ)
+        if found is not None and found.role == "ps":
+            raise SpecError(f"{found}: it holds no DTensor client; dtensor-magic launch runs it.")
+        return found
+
+    def _with_environment(self, environ: Mapping[str, str], described: JobDescription | None) -> ClusterSpec:
+        """Return the spec with what the environment says, where the user said nothing."""
         spec = self
-        if not spec.background and (spec.clients is None or spec.here):
-            if spec.jobs is None and environ.get("DTENSOR_JOBS", "").strip():
-                spec = replace(spec, jobs=environ["DTENSOR_JOBS"])
-            if spec.client_id is None and spec.jobs and environ.get("DTENSOR_CLIENT_ID"):
-                spec = replace(spec, client_id=_whole(environ["DTENSOR_CLIENT_ID"], "DTENSOR_CLIENT_ID"))
-        if spec.job_name is None and environ.get("DTENSOR_JOB_NAME"):
-            spec = replace(spec, job_name=environ["DTENSOR_JOB_NAME"])
-        if spec.parallel_executor is None and environ.get("DTENSOR_USE_PARALLEL_EXECUTOR"):
-            spec = replace(spec, parallel_executor=environ["DTENSOR_USE_PARALLEL_EXECUTOR"])
-        return spec
+        if described is not None and described.jobs:
+            own = described.client_id if spec.client_id is None else spec.client_id
+            spec = replace(spec, jobs=",".join(described.jobs), client_id=own)
+        elif spec.jobs and spec.client_id is None and not spec.background and (spec.clients is None or spec.here):
+            spec = replace(spec, client_id=dtensor.client_id(environ))
+        return replace(
+            spec,
+            job_name=spec.job_name or dtensor.job_name(environ),
+            parallel_executor=spec.parallel_executor or dtensor.parallel_executor(environ),
+        )
 
     def plan(self, environ: Mapping[str, str]) -> ClusterPlan:
         """Check everything that can be known before a process starts.
@@ -117,7 +144,10 @@ class ClusterSpec:
         SpecError
             One line: what was wrong, and what is right.
         """
-        return self.with_environment(environ)._checked(environ)  # noqa: SLF001 - our own class
+        described = self.description(environ)
+        plan = self._with_environment(environ, described)._checked(environ)  # noqa: SLF001 - our own class
+        read = () if described is None else (f"read from {described}.",)
+        return replace(plan, warnings=read + plan.warnings)
 
     def _checked(self, environ: Mapping[str, str]) -> ClusterPlan:
         jobs = parse_jobs(self.jobs or "")
@@ -135,6 +165,7 @@ class ClusterSpec:
             device_type=device_type,
             clients=clients,
             jobs=jobs,
+            client_id=self.client_id or 0,
             mesh=mesh,
             accelerators=accelerators,
             warnings=self._warnings(device_type, mode, environ),
@@ -276,7 +307,7 @@ class ClusterSpec:
             )
         if self.reset_context and mode == "clients":
             warnings.append("reset-context has no effect on background clients: they are fresh processes.")
-        if mode == "local" and "DTENSOR_JOBS" in environ and not environ["DTENSOR_JOBS"].strip():
+        if mode == "local" and dtensor.is_empty(environ):
             warnings.append("DTENSOR_JOBS is set but empty: local mode.")
         return tuple(warnings)
 
@@ -288,10 +319,3 @@ _OWN_OPTIONS = {
     "DTENSOR_JOB_NAME": "--job-name",
     "DTENSOR_USE_PARALLEL_EXECUTOR": "--parallel-executor",
 }
-
-
-def _whole(text: str, what: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SpecError(f"{what}: {text!r} is not a whole number.") from None

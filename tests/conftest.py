@@ -10,11 +10,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 # TensorFlow's greeting is no test's subject.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# The first example of a test may import TensorFlow, and machines are shared.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 
 VARIABLES = ("DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_JOB_NAME", "DTENSOR_NUM_CLIENTS")
 
