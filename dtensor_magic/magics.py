@@ -22,6 +22,7 @@ from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
 from .views.progress import StartProgress
+from .views.resources import resource_table
 
 NO_CLUSTER = "no cluster runs; start one with %dtensor_init, for instance %dtensor_init CPU -n 4."
 
@@ -89,12 +90,13 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @argument("--mesh", metavar="batch=4,model=2", help="create that mesh on every client, as the name mesh")
     @argument("--env", metavar="K=V", action="append", help="a variable for the clients; may be repeated")
     @argument("--timeout", metavar="S", help="seconds that clients may take to come up")
+    @argument("--plan", action="store_true", help="start nothing; show what each client would get")
     @argument("--name", help="the cluster's name")
     @argument("--start-method", metavar="fork|exec", help="how clients start")
     @argument("--isolate", action="store_true", help="a network namespace of the clients' own")
     @argument("--lease", metavar="MIN", help="minutes that the clients live on when the notebook is gone")
     @line_magic
-    def dtensor_init(self, line: str) -> Cluster:
+    def dtensor_init(self, line: str) -> Cluster | None:
         """Initialise DTensor, and return the cluster.
 
         One client is local mode, in the notebook kernel itself; two or more (-n) are background kernels.
@@ -125,6 +127,9 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             isolate=options.isolate,
             lease=parse_time(options.lease, "lease", "minutes") or self._default_lease(options),
         )
+        if options.plan:
+            print(resource_table(spec.plan(os.environ).resources))
+            return None
         before = registry.all()
         cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
         for warning in cluster.plan.warnings:

@@ -18,10 +18,10 @@ from .plan import ClientOptions, ClusterPlan, Mode
 from .platforms import detect, dtensor
 from .platforms.description import JobDescription
 from .records import NAME
+from .resources import ResourcePlan, checked_counts, divide, this_node
 
 _JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MAX_CLIENTS = 1024
 _MAX_LOGICAL_CPUS = 1024
 
 
@@ -154,10 +154,10 @@ class ClusterSpec:
         mode = self._mode(jobs)
         clients = self._client_count(mode, jobs)
         self._check_words(mode)
-        device_type = self._device_type(environ)
+        device_type = devices.known_device_type(self.device_type, environ)
         devices.require_tensorflow()
-        accelerators = self._accelerators(device_type, mode, clients, environ)
-        per_client = len(accelerators[0]) if device_type != "CPU" else self.logical_cpus or 1
+        resources = self._resources(device_type, mode, clients, environ)
+        per_client = len(resources.clients[0].accelerators) or self.logical_cpus or 1
         mesh = MeshSpec.parse(self.mesh).resolve(per_client, clients) if self.mesh else None
         self._check_places(mode, jobs, clients)
         return ClusterPlan(
@@ -167,7 +167,7 @@ class ClusterSpec:
             jobs=jobs,
             client_id=self.client_id or 0,
             mesh=mesh,
-            accelerators=accelerators,
+            resources=resources,
             warnings=self._warnings(device_type, mode, environ),
             options=ClientOptions(
                 job_name=self.job_name,
@@ -192,8 +192,8 @@ class ClusterSpec:
         return "here" if jobs else "local"
 
     def _client_count(self, mode: Mode, jobs: tuple[str, ...]) -> int:
-        if self.clients is not None and not 1 <= self.clients <= _MAX_CLIENTS:
-            raise SpecError(f"clients: {self.clients} is not a client count; it is 1 to {_MAX_CLIENTS}.")
+        if self.clients is not None:
+            checked_counts(self.clients)
         clients = self.clients or (len(jobs) if mode == "here" else 1)
         if jobs and len(jobs) != clients:
             raise SpecError(f"jobs: {len(jobs)} addresses for {clients} clients; each client needs one.")
@@ -237,45 +237,24 @@ class ClusterSpec:
             if name.startswith("DTENSOR_") and name in _OWN_OPTIONS:
                 raise SpecError(f"env: {name} is set from {_OWN_OPTIONS[name]}; give that instead.")
 
-    def _device_type(self, environ: Mapping[str, str]) -> str:
-        if self.device_type is None:
-            return devices.preferred_device_type(environ)
-        device_type = self.device_type.upper()
-        if device_type not in devices.DEVICE_TYPES:
-            raise SpecError(f"device type {self.device_type!r} is unknown; it is CPU, GPU or TPU.")
-        return device_type
-
-    def _accelerators(
-        self, device_type: str, mode: Mode, clients: int, environ: Mapping[str, str]
-    ) -> tuple[tuple[str, ...], ...]:
-        """Return the accelerators of each client on this host, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    def _resources(self, device_type: str, mode: Mode, clients: int, environ: Mapping[str, str]) -> ResourcePlan:
+        """Return what each client on this host gets."""
         here = clients if mode == "clients" else 1
-        if device_type == "GPU":
-            gpus = devices.visible_gpus({**environ, **self.env})
-            if not gpus:
-                raise SpecError("GPU: no GPU is visible on this host; use CPU, or look at CUDA_VISIBLE_DEVICES.")
-            if len(gpus) % here:
-                raise SpecError(
-                    f"GPU: {len(gpus)} GPUs do not divide among {here} clients; every client needs as many."
-                )
-            share = len(gpus) // here
-            shares = tuple(tuple(gpus[i * share : (i + 1) * share]) for i in range(here))
-        elif device_type == "TPU":
-            tpus = devices.visible_tpus()
-            if here > 1:
-                raise SpecError("TPU: one client per host; a TPU belongs to one process. Use -n 1.")
-            if not tpus:
-                raise SpecError("TPU: this host has none; use CPU, or start a runtime with a TPU.")
-            shares = (tuple(str(i) for i in range(tpus)),)
-        else:
-            return ((),) * here
-        count = len(shares[0])
-        if self.logical_cpus is not None and self.logical_cpus < count:
+        node = this_node(device_type, {**environ, **self.env})
+        if device_type == "GPU" and not node.accelerators:
+            raise SpecError("GPU: no GPU is visible on this host; use CPU, or look at CUDA_VISIBLE_DEVICES.")
+        if device_type == "TPU" and here > 1:
+            raise SpecError("TPU: one client per host; a TPU belongs to one process. Use -n 1.")
+        if device_type == "TPU" and not node.accelerators:
+            raise SpecError("TPU: this host has none; use CPU, or start a runtime with a TPU.")
+        resources = divide(node, here)
+        count = len(resources.clients[0].accelerators)
+        if count and self.logical_cpus is not None and self.logical_cpus < count:
             raise SpecError(
                 f"logical CPUs: {self.logical_cpus} are fewer than the {count} {device_type}s of a client; "
                 "give as many or more."
             )
-        return shares
+        return resources
 
     def _check_places(self, mode: Mode, jobs: tuple[str, ...], clients: int) -> None:
         if mode == "clients":

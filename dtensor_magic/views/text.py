@@ -36,7 +36,7 @@ def card(state: ClusterState) -> str:
     lines = [headline(state)]
     if state.cell:
         lines.append(f"runs: {state.cell}")
-    lines += ["", *_table(rows)]
+    lines += ["", *table(rows)]
     lines += [f"client {client.id} {client.exit}" for client in state.clients if client.exit]
     if state.last_error:
         lines.append(state.last_error)
@@ -67,10 +67,11 @@ def _devices(client: ClientState) -> str:
     return f"{kind} {first}" if first == last else f"{kind} {first}-{last}"
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    table = list(rows)
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the rows as lines, their columns aligned."""
+    cells = list(rows)
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
 def progress(state: ClusterState) -> str:
