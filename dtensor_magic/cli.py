@@ -1,4 +1,4 @@
-"""``dtensor-magic list | stop | plan``: the clusters of this user, and this node, from a shell."""
+"""``dtensor-magic launch | list | stop | plan``: jobs, the clusters of this user, and this node, from a shell."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ._version import __version__
 from .agent.protocol import call
 from .devices import known_device_type
 from .errors import AgentError, DTensorMagicError, SpecError
+from .launch import run as launch
 from .records import ClusterRecord, find_record, live_records, no_such_cluster
 from .resources import checked_counts, divide, this_node
 from .state import ClusterState, to_json
@@ -28,14 +29,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     stopping = commands.add_parser("stop", help="end clusters")
     stopping.add_argument("name", nargs="*", help="the clusters' names")
     stopping.add_argument("--all", action="store_true", help="end all of them")
+    commands.add_parser("launch", add_help=False, help="run the clients of a script, or this node's part of a job")
     planning = commands.add_parser("plan", help="show what each process on this node would get")
     planning.add_argument(
         "device_type", nargs="?", metavar="DEVICE_TYPE", help="CPU, GPU or TPU (the preferred one)"
     )
     planning.add_argument("-n", "--clients", type=int, default=1, help="clients on this node (1)")
     planning.add_argument("--ps", type=int, default=0, help="parameter servers on this node (0)")
-    options = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
+        if words[:1] == ["launch"]:
+            # What stands behind the script is the script's own, and none of argparse's.
+            return launch.main(words[1:])
+        options = parser.parse_args(words)
         if options.command == "plan":
             return _plan(options.device_type, options.clients, options.ps)
         if options.command == "list":

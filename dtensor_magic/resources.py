@@ -174,8 +174,10 @@ def divide(node: Node, clients: int, ps: int = 0) -> ResourcePlan:
     Raises
     ------
     SpecError
-        If the accelerators do not divide evenly among the clients.
+        If the accelerators do not divide evenly among the clients; a TPU does not divide at all.
     """
+    if node.device_type == "TPU" and clients > 1:
+        raise SpecError("TPU: one client per host; a TPU belongs to one process. Use -n 1.")
     if clients and len(node.accelerators) % clients:
         raise SpecError(
             f"{node.device_type}: {len(node.accelerators)} {node.device_type}s do not divide among {clients} "

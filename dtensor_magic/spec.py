@@ -146,8 +146,11 @@ class ClusterSpec:
         """
         described = self.description(environ)
         plan = self._with_environment(environ, described)._checked(environ)  # noqa: SLF001 - our own class
-        read = () if described is None else (f"read from {described}.",)
-        return replace(plan, warnings=read + plan.warnings)
+        if described is None:
+            return plan
+        unseen = described.unseen(len(plan.resources.node.accelerators)) if self.device_type is None else ""
+        told = (f"read from {described}.", unseen, *plan.warnings)
+        return replace(plan, warnings=tuple(text for text in told if text))
 
     def _checked(self, environ: Mapping[str, str]) -> ClusterPlan:
         jobs = parse_jobs(self.jobs or "")
@@ -241,13 +244,11 @@ class ClusterSpec:
         """Return what each client on this host gets."""
         here = clients if mode == "clients" else 1
         node = this_node(device_type, {**environ, **self.env})
+        resources = divide(node, here)
         if device_type == "GPU" and not node.accelerators:
             raise SpecError("GPU: no GPU is visible on this host; use CPU, or look at CUDA_VISIBLE_DEVICES.")
-        if device_type == "TPU" and here > 1:
-            raise SpecError("TPU: one client per host; a TPU belongs to one process. Use -n 1.")
         if device_type == "TPU" and not node.accelerators:
             raise SpecError("TPU: this host has none; use CPU, or start a runtime with a TPU.")
-        resources = divide(node, here)
         count = len(resources.clients[0].accelerators)
         if count and self.logical_cpus is not None and self.logical_cpus < count:
             raise SpecError(

@@ -492,6 +492,15 @@ def test_the_notebook_kernel_is_the_client_that_the_platform_says_and_that_is_to
     assert ClusterSpec("CPU", platform="tf-config").plan(step_of_this_host(0)).client_id == 0
 
 
+def test_accelerators_that_the_platform_gave_and_nobody_sees_are_told():
+    alone = {"MA_NUM_HOSTS": "1", "MA_NUM_GPUS": "8", "CUDA_VISIBLE_DEVICES": ""}
+    read_from, unseen = ClusterSpec().plan(alone).warnings
+    assert read_from == "read from modelarts (one node): one process alone, local mode."
+    assert unseen.startswith("modelarts gives this node 8 accelerators, but 0 can be seen")
+    assert ClusterSpec().plan({**alone, "MA_NUM_GPUS": "0"}).warnings == (read_from,)
+    assert ClusterSpec("CPU").plan(alone).warnings == (read_from,)
+
+
 @pytest.mark.parametrize("options", [{"clients": 1}, {"clients": 3}, {"background": True}])
 def test_options_of_ones_own_go_before_the_platform(options):
     plan = ClusterSpec("CPU", **options).plan(step_of_this_host(1))

@@ -95,6 +95,15 @@ class JobDescription:
             not (self.ps and other.ps) or _same(self.ps, other.ps, ports=ports)
         )
 
+    def unseen(self, accelerators: int) -> str:
+        """Say that the platform gave this node other accelerators than can be seen; nothing where it agrees."""
+        if self.accelerators in (None, accelerators):
+            return ""
+        return (
+            f"{self.platform} gives this node {self.accelerators} accelerators, but {accelerators} can be seen; "
+            "look at CUDA_VISIBLE_DEVICES, the driver, and TensorFlow's build."
+        )
+
     @property
     def _kind(self) -> str:
         return self.role if self.role in ("ps", "evaluator") else "client"
