@@ -68,3 +68,15 @@ def our_processes(owner: int | None = None) -> list[psutil.Process]:
 def gone(pids: list[int]) -> bool:
     """Whether none of `pids` runs (a zombie does not)."""
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose working folder is `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+            continue
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import gone, wait_for
+from conftest import gone, processes_in, wait_for
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PARENT = str(Path(__file__).parents[1])
@@ -66,17 +66,6 @@ def launch(tmp_path: Path) -> Iterator[object]:
         launcher.process.wait()
     # Whoever is left has our folder as its own.
     wait_for(lambda: not processes_in(tmp_path), what=f"left: {processes_in(tmp_path)}")
-
-
-def processes_in(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
-    return found
 
 
 def write(tmp_path: Path, text: str) -> str:

@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from conftest import wait_for
+from conftest import processes_in, wait_for
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PARENT = str(Path(__file__).parents[1])
@@ -124,17 +123,6 @@ def job(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., dict[tuple[str, 
             container.process.kill()
         container.process.wait()
     wait_for(lambda: not processes_in(tmp_path), 10, f"left: {processes_in(tmp_path)}")
-
-
-def processes_in(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            continue
-    return found
 
 
 @pytest.mark.long

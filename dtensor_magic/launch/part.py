@@ -16,12 +16,16 @@ from ..jobs import check_port, split_address
 from ..plan import ClientOptions, ClientSpec
 from ..platforms import detect, dtensor, modelarts
 from ..platforms.description import JobDescription
+from ..platforms.variables import PORT_VARIABLE
 from ..resources import Node, ResourcePlan, Share, checked_counts, divide, this_node
 from .options import LaunchOptions, Strategy
 from .ports import free_ports
 
 #: What the parts of a job meet on, counted from the first client's port.
 CONTROL_OFFSET = 10_000
+
+#: What the container says beside what ModelArts' options say.
+_BESIDE_OPTIONS = ("MA_CURRENT_IP", "MA_NUM_GPUS", PORT_VARIABLE)
 
 #: The word by which a script says that it uses parameter servers.
 _STRATEGY = "ParameterServerStrategy"
@@ -98,9 +102,8 @@ def describe(options: LaunchOptions, environ: Mapping[str, str]) -> JobDescripti
         For descriptions that are wrong or disagree.
     """
     if options.task is not None:
-        return modelarts.read(
-            {name: environ[name] for name in ("DTENSOR_MAGIC_PORT",) if name in environ} | dict(options.task)
-        )
+        more = {name: environ[name] for name in _BESIDE_OPTIONS if name in environ}
+        return modelarts.read({**more, **options.task})
     if options.platform is not None:
         return detect.read(options.platform, environ)
     return detect.detect(environ)
