@@ -24,9 +24,9 @@ def main() -> None:
     rows = dtensor.Layout(["batch", dtensor.UNSHARDED], mesh)
     whole = dtensor.Layout.replicated(mesh, rank=2)
 
-    # Every client makes the same numbers, and keeps its own rows of them on its devices.
+    # Every client makes the same numbers, and keeps its own rows of them, as many as others, on its devices.
     random = np.random.default_rng(seed=1)
-    samples = random.standard_normal((SAMPLES, FEATURES), dtype=np.float32)
+    samples = random.standard_normal((SAMPLES, FEATURES), dtype=np.float32)[: SAMPLES // devices * devices]
     truth = random.standard_normal((FEATURES, 1), dtype=np.float32)
     features = dtensor.relayout(dtensor.copy_to_mesh(samples, whole), rows)
     targets = dtensor.relayout(dtensor.copy_to_mesh(samples @ truth, whole), rows)

@@ -231,6 +231,32 @@ def test_a_chief_of_tf_config_coordinates_and_workers_serve():
         assert json.loads(part.tasks[0].env["TF_CONFIG"])["cluster"] == {**cluster}
 
 
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"DTENSOR_JOBS": "a:1,b:1", "DTENSOR_CLIENT_ID": "2"}, "client id 2 is out of range: it is 0 to 1."),
+        ({"DTENSOR_JOBS": "/bns/a/0:p,/bns/a/1:p"}, "cannot meet at /bns/a/0:p, which is no host:port"),
+        (
+            {"TF_CONFIG": '{"sparseCluster": {"ps": ["p:1"], "worker": {}}, "task": {"type": "ps", "index": 0}}'},
+            "tf_config does not name all tasks of the job, so that its parts cannot meet. On Kubeflow,",
+        ),
+        (
+            {"TF_CONFIG": '{"cluster": {"ps": ["p:1"]}, "task": {"type": "ps", "index": 0}}'},
+            "does not name all tasks",
+        ),
+    ],
+)
+def test_a_job_whose_parts_cannot_meet_is_refused(environ, says):
+    with pytest.raises(SpecError) as caught:
+        make_part(parse(["-n", "2", "train.py"]), environ)
+    assert says in str(caught.value)
+
+
+def test_dtensor_jobs_of_one_client_stay_multi_client_mode():
+    part = make_part(parse(["train.py"]), {"DTENSOR_JOBS": "localhost:5001"})
+    assert part.tasks[0].env["DTENSOR_JOBS"] == "localhost:5001"
+
+
 def test_a_node_alone_ignores_its_task_index():
     part = make_part(parse(["train.py"]), {"MA_NUM_HOSTS": "1", "VC_TASK_INDEX": "3", "VC_WORKER_HOSTS": "a.b"})
     assert (len(part.tasks), part.leader) == (1, None)

@@ -166,6 +166,7 @@ class _Builder:
 
     def of_job(self, described: JobDescription) -> Part:
         """Return this node's part of the job that is described."""
+        _check_known(described)
         clients = _spread(described.clients, self.options.clients)
         for address in set(clients) & set(described.ps):
             raise SpecError(f"clients: {address} would be a client's, but it is a parameter server's; give fewer.")
@@ -189,7 +190,7 @@ class _Builder:
                 return part
             first = (len(described.chief) if described.role == "worker" else 0) + described.index
             first *= self.options.clients
-            jobs = clients if len(clients) > 1 else ()
+            jobs = () if described.alone and len(clients) == 1 else clients
             return replace(part, tasks=tuple(self._client(first + i, jobs, share) for i, share in enumerate(own)))
         return replace(part, tasks=tuple(self._parameter_server_tasks(described, clients, own)))
 
@@ -237,8 +238,7 @@ class _Builder:
 
     def _leader(self, first: str) -> tuple[str, int]:
         place = split_address(first)
-        if place is None:
-            raise SpecError(f"launch: the parts of the job cannot meet at {first}, which is no host:port.")
+        assert place is not None
         port = place[1] + CONTROL_OFFSET
         return place[0], self.options.control_port or (port if port <= 65535 else place[1] - CONTROL_OFFSET)
 
@@ -282,6 +282,21 @@ class _Builder:
             mine = share.accelerators if share is not None else ()
             env["CUDA_VISIBLE_DEVICES"] = ",".join(mine) or "-1"
         return env
+
+
+def _check_known(described: JobDescription) -> None:
+    """Refuse a job whose parts could not meet."""
+    if described.sparse or not described.clients:
+        raise SpecError(
+            f"launch: {described.platform} does not name all tasks of the job, so that its parts cannot meet. "
+            "On Kubeflow, set enableDynamicWorker to false."
+        )
+    for address in described.clients:
+        if split_address(address) is None:
+            raise SpecError(f"launch: the parts of the job cannot meet at {address}, which is no host:port.")
+    if not 0 <= described.client_id < len(described.clients):
+        last = len(described.clients) - 1
+        raise SpecError(f"client id {described.client_id} is out of range: it is 0 to {last}.")
 
 
 def _tf_config(cluster: Mapping[str, list[str]], role: str, number: int) -> str:

@@ -35,6 +35,8 @@ class JobDescription:
         This node's own address, where the platform tells it.
     accelerators : int or None
         Accelerators of this node, where the platform tells it.
+    sparse : bool
+        Whether the platform names some of the job's tasks only.
     """
 
     platform: str
@@ -47,6 +49,7 @@ class JobDescription:
     ports_given: bool = True
     address: str | None = None
     accelerators: int | None = None
+    sparse: bool = False
 
     @property
     def clients(self) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ def read(environ: Mapping[str, str]) -> JobDescription:
         ps=dense.get("ps", ()),
         role=role,
         index=index,
+        sparse=any(max(tasks) >= len(tasks) for tasks in cluster.values()) or "sparseCluster" in config,
     )
 
 
