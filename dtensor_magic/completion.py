@@ -10,6 +10,7 @@ from typing import Any
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
 from .errors import DTensorMagicError
+from .platforms.detect import READERS
 from .variables import over_clients
 
 _CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
@@ -46,6 +47,7 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
     "--output": lambda: list(OUTPUT_MODES),
     "--start-method": lambda: ["fork", "exec"],
     "--parallel-executor": lambda: ["pw"],
+    "--from": lambda: list(READERS),
     "--keep": lambda: ["all"],
     "--name": _names,
     "--on": _client_ids,

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from .errors import NoTensorFlowError
+from . import cgroup
+from .errors import NoTensorFlowError, SpecError
 
 DEVICE_TYPES = ("CPU", "GPU", "TPU")
 
@@ -52,11 +53,34 @@ def preferred_device_type(environ: Mapping[str, str] = os.environ) -> str:
     return "GPU" if visible_gpus(environ) else "CPU"
 
 
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
+def known_device_type(text: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the device type that `text` names, in any case; the preferred one for None.
+
+    Raises
+    ------
+    SpecError
+        For any other word.
+    """
+    if text is None:
+        return preferred_device_type(environ)
+    device_type = text.upper()
+    if device_type not in DEVICE_TYPES:
+        raise SpecError(f"device type {text!r} is unknown; it is CPU, GPU or TPU.")
+    return device_type
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Return the numbers of the CPU cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """Return how many CPU cores this process may use: a container's quota can allow fewer than it may run on."""
+    quota = cgroup.cpu_quota()
+    cores = len(usable_cpus())
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def require_tensorflow() -> str:

@@ -17,13 +17,15 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _BNS = "/bns/"
 
 
-def parse_jobs(text: str) -> tuple[str, ...]:
+def parse_jobs(text: str, where: str = "jobs") -> tuple[str, ...]:
     """Split and check a ``DTENSOR_JOBS`` list.
 
     Parameters
     ----------
     text : str
         ``host:port,host:port``; blanks around the commas are ignored.
+    where : str
+        Where it stands, for the error's line.
 
     Returns
     -------
@@ -39,26 +41,26 @@ def parse_jobs(text: str) -> tuple[str, ...]:
         return ()
     jobs = tuple(job.strip() for job in text.split(","))
     for job in jobs:
-        _check_address(job)
+        _check_address(job, where)
     for position, job in enumerate(jobs):
         if job in jobs[:position]:
-            raise SpecError(f"jobs: {job} stands twice; each client needs its own host:port.")
+            raise SpecError(f"{where}: {job} stands twice; each client needs its own host:port.")
     if any(job.startswith(_BNS) for job in jobs):
-        _check_bns_order(jobs)
+        _check_bns_order(jobs, where)
     return jobs
 
 
-def _check_address(job: str) -> None:
+def _check_address(job: str, where: str) -> None:
     if job.startswith(_BNS):
         return
     if not job:
-        raise SpecError("jobs: an address is empty; write host:port,host:port without a trailing comma.")
+        raise SpecError(f"{where}: an address is empty; write host:port,host:port without a trailing comma.")
     host, colon, port = job.rpartition(":")
     if not colon or not host:
-        raise SpecError(f"jobs: {job!r} is not host:port.")
+        raise SpecError(f"{where}: {job!r} is not host:port.")
     if not _is_host(host):
-        raise SpecError(f"jobs: {host!r} in {job!r} is not a host name or address (IPv6 as [::1]:port).")
-    check_port(port, where=f"jobs: {job!r}")
+        raise SpecError(f"{where}: {host!r} in {job!r} is not a host name or address (IPv6 as [::1]:port).")
+    check_port(port, where=f"{where}: {job!r}")
 
 
 def _is_host(host: str) -> bool:
@@ -81,17 +83,17 @@ def check_port(text: str, *, where: str) -> int:
     return port
 
 
-def _bns_task(job: str) -> int:
+def _bns_task(job: str, where: str) -> int:
     number = job.rsplit("/", 1)[-1].rsplit(":", 1)[0]
     if not number.isdigit():
-        raise SpecError(f"jobs: {job!r} does not end in a task number.")
+        raise SpecError(f"{where}: {job!r} does not end in a task number.")
     return int(number)
 
 
-def _check_bns_order(jobs: tuple[str, ...]) -> None:
-    right = tuple(sorted(jobs, key=_bns_task))
+def _check_bns_order(jobs: tuple[str, ...], where: str) -> None:
+    right = tuple(sorted(jobs, key=lambda job: _bns_task(job, where)))
     if jobs != right:
-        raise SpecError(f"jobs: /bns/ addresses must be in the order of their task number: {','.join(right)}")
+        raise SpecError(f"{where}: /bns/ addresses must be in the order of their task number: {','.join(right)}")
 
 
 def split_address(job: str) -> tuple[str, int] | None:

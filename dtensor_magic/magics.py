@@ -20,6 +20,7 @@ from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
 from .views.progress import StartProgress
+from .views.resources import resource_table
 
 
 @magics_class
@@ -68,20 +69,30 @@ class DTensorMagics(Magics):  # type: ignore[misc]
     @argument("--client-id", metavar="I", help="DTENSOR_CLIENT_ID of the notebook kernel")
     @argument("--job-name", metavar="NAME", help="DTENSOR_JOB_NAME")
     @argument("--parallel-executor", metavar="pw", help="DTENSOR_USE_PARALLEL_EXECUTOR")
+    @argument(
+        "--from",
+        dest="platform",
+        metavar="PLATFORM",
+        help="whose variables say what job the notebook kernel is a client of; without it those that are there",
+    )
     @argument("--mesh", metavar="batch=4,model=2", help="create that mesh on every client, as the name mesh")
     @argument("--env", metavar="K=V", action="append", help="a variable for the clients; may be repeated")
     @argument("--timeout", metavar="S", help="seconds that clients may take to come up")
+    @argument("--plan", action="store_true", help="start nothing; show what each client would get")
     @argument("--name", help="the cluster's name")
     @argument("--start-method", metavar="fork|exec", help="how clients start")
     @argument("--isolate", action="store_true", help="a network namespace of the clients' own")
     @argument("--lease", metavar="MIN", help="minutes that the clients live on when the notebook is gone")
     @line_magic
-    def dtensor_init(self, line: str) -> Cluster:
+    def dtensor_init(self, line: str) -> Cluster | None:
         """Initialise DTensor, and return the cluster.
 
         One client is local mode, in the notebook kernel itself; two or more (-n) are background kernels.
         """
         spec = self.spec_of(line)
+        if parse_line(self.dtensor_init, line).plan:
+            print(resource_table(spec.plan(os.environ).resources))
+            return None
         before = registry.all()
         cluster = self._with_progress(lambda progress: start_cluster(spec, os.environ, progress.update))
         for warning in cluster.plan.warnings:
@@ -117,6 +128,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             client_id=parse_whole(options.client_id, "client id", "a whole number", least=None),
             job_name=options.job_name,
             parallel_executor=options.parallel_executor,
+            platform=options.platform,
             mesh=options.mesh,
             env=parse_env(options.env or ()),
             timeout=parse_time(options.timeout) or self.start_timeout,

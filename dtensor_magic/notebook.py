@@ -61,10 +61,10 @@ class NotebookCluster(Cluster):
                 )
             running.shutdown()
         if plan.jobs:
-            check_ports_free((plan.jobs[spec.client_id or 0],))
+            check_ports_free((plan.jobs[plan.client_id],))
         _make_room(spec)
-        client = spec.client_id or 0
-        told = replace(plan.client(client, plan.jobs), client_id=client)
+        client = plan.client_id
+        told = plan.client(client, plan.jobs)
         if plan.multi_client:
             if progress is not None:
                 progress(_starting(spec.name or "dtensor", plan, client))
@@ -81,7 +81,7 @@ class NotebookCluster(Cluster):
     @property
     def clients(self) -> tuple[int, ...]:
         """This kernel's own client id."""
-        return (self.spec.client_id or 0,)
+        return (self.plan.client_id,)
 
     @property
     def alive(self) -> bool:

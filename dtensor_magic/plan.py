@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from .devices import usable_cores
 from .meshes import MeshSpec
+from .resources import ResourcePlan
 
 Mode = Literal["local", "here", "clients"]
 
@@ -49,10 +49,12 @@ class ClusterPlan:
     clients : int
     jobs : tuple of str
         Empty in local mode, and where ports are still to be reserved.
+    client_id : int
+        The notebook kernel's own id, where it is a client.
     mesh : MeshSpec or None
         With every size known.
-    accelerators : tuple of tuple of str
-        The accelerators of each client on this host.
+    resources : ResourcePlan
+        What each client on this host gets.
     warnings : tuple of str
     options : ClientOptions
     """
@@ -62,9 +64,15 @@ class ClusterPlan:
     clients: int
     jobs: tuple[str, ...]
     mesh: MeshSpec | None
-    accelerators: tuple[tuple[str, ...], ...]
+    resources: ResourcePlan
     warnings: tuple[str, ...]
     options: ClientOptions
+    client_id: int = 0
+
+    @property
+    def accelerators(self) -> tuple[tuple[str, ...], ...]:
+        """The accelerators of each client on this host."""
+        return tuple(share.accelerators for share in self.resources.clients)
 
     @property
     def multi_client(self) -> bool:
@@ -73,15 +81,16 @@ class ClusterPlan:
 
     def client(self, client_id: int, jobs: tuple[str, ...]) -> ClientSpec:
         """Return what client `client_id` is told, when all clients have the addresses `jobs`."""
-        background = self.mode == "clients"
+        share = self.resources.clients[client_id if self.mode == "clients" else 0]
         return ClientSpec(
             client_id=client_id,
             num_clients=self.clients,
             device_type=self.device_type,
             jobs=jobs,
             mesh=self.mesh.dims if self.mesh else (),
-            accelerators=self.accelerators[client_id if background else 0],
-            threads=max(1, usable_cores() // self.clients) if background and self.clients > 1 else None,
+            accelerators=share.accelerators,
+            threads=share.threads,
+            cpus=share.cpus,
             options=self.options,
         )
 
@@ -103,6 +112,8 @@ class ClientSpec:
     threads : int or None
         Threads that this client may use, so that all together do not oversubscribe the cores; None for
         TensorFlow's own choice.
+    cpus : tuple of int
+        The cores that this client is pinned to; empty for none.
     options : ClientOptions
     """
 
@@ -113,6 +124,7 @@ class ClientSpec:
     mesh: tuple[tuple[str, int], ...] = ()
     accelerators: tuple[str, ...] = ()
     threads: int | None = None
+    cpus: tuple[int, ...] = ()
     options: ClientOptions = ClientOptions()
 
     def to_json(self) -> dict[str, Any]:
@@ -126,6 +138,7 @@ class ClientSpec:
         values["jobs"] = tuple(values["jobs"])
         values["mesh"] = tuple((name, size) for name, size in values["mesh"])
         values["accelerators"] = tuple(values["accelerators"])
+        values["cpus"] = tuple(values["cpus"])
         values["options"] = ClientOptions(**values["options"])
         return cls(**values)
 

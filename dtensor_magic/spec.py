@@ -15,11 +15,13 @@ from .errors import SpecError
 from .jobs import is_local_host, parse_jobs, split_address
 from .meshes import MeshSpec
 from .plan import ClientOptions, ClusterPlan, Mode
+from .platforms import detect, dtensor
+from .platforms.description import JobDescription
 from .records import NAME
+from .resources import ResourcePlan, checked_counts, divide, this_node
 
 _JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MAX_CLIENTS = 1024
 _MAX_LOGICAL_CPUS = 1024
 
 
@@ -64,6 +66,8 @@ class ClusterSpec:
         Give the clients their own network namespace.
     lease : float
         Minutes that the clients live on when their notebook is gone; 0 for not at all.
+    platform : str or None
+        Whose variables say what job this process is part of; None for those that are there.
     """
 
     device_type: str | None = None
@@ -85,24 +89,47 @@ class ClusterSpec:
     start_method: str = "fork"
     isolate: bool = False
     lease: float = 0.0
+    platform: str | None = None
 
-    def with_environment(self, environ: Mapping[str, str]) -> ClusterSpec:
-        """Return the spec with what the ``DTENSOR_*`` variables say, where the user said nothing.
+    def description(self, environ: Mapping[str, str]) -> JobDescription | None:
+        """Return what the platform says about the job that the notebook kernel is part of.
 
         Background clients that were asked for by number get their own variables, so the notebook's are
-        for the notebook kernel alone.
+        for the notebook kernel alone; and addresses that were given stand for themselves.
+
+        Returns
+        -------
+        JobDescription or None
+            None where nobody says anything, or it is not asked for.
+
+        Raises
+        ------
+        SpecError
+            For variables that are wrong or disagree, and for a parameter server, which holds no client.
         """
+        asked = self.background or self.jobs is not None or (self.clients is not None and not self.here)
+        if asked and self.platform is not None:
+            raise SpecError("--from reads the clients' addresses: leave out -n, --background and --jobs.")
+        if asked:
+            return None
+        found = detect.detect(environ) if self.platform is None else detect.read(self.platform, environ)
+        if found is not None and found.role == "ps":
+            raise SpecError(f"{found}: it holds no DTensor client; dtensor-magic launch runs it.")
+        return found
+
+    def _with_environment(self, environ: Mapping[str, str], described: JobDescription | None) -> ClusterSpec:
+        """Return the spec with what the environment says, where the user said nothing."""
         spec = self
-        if not spec.background and (spec.clients is None or spec.here):
-            if spec.jobs is None and environ.get("DTENSOR_JOBS", "").strip():
-                spec = replace(spec, jobs=environ["DTENSOR_JOBS"])
-            if spec.client_id is None and spec.jobs and environ.get("DTENSOR_CLIENT_ID"):
-                spec = replace(spec, client_id=_whole(environ["DTENSOR_CLIENT_ID"], "DTENSOR_CLIENT_ID"))
-        if spec.job_name is None and environ.get("DTENSOR_JOB_NAME"):
-            spec = replace(spec, job_name=environ["DTENSOR_JOB_NAME"])
-        if spec.parallel_executor is None and environ.get("DTENSOR_USE_PARALLEL_EXECUTOR"):
-            spec = replace(spec, parallel_executor=environ["DTENSOR_USE_PARALLEL_EXECUTOR"])
-        return spec
+        if described is not None and described.jobs:
+            own = described.client_id if spec.client_id is None else spec.client_id
+            spec = replace(spec, jobs=",".join(described.jobs), client_id=own)
+        elif spec.jobs and spec.client_id is None and not spec.background and (spec.clients is None or spec.here):
+            spec = replace(spec, client_id=dtensor.client_id(environ))
+        return replace(
+            spec,
+            job_name=spec.job_name or dtensor.job_name(environ),
+            parallel_executor=spec.parallel_executor or dtensor.parallel_executor(environ),
+        )
 
     def plan(self, environ: Mapping[str, str]) -> ClusterPlan:
         """Check everything that can be known before a process starts.
@@ -117,17 +144,23 @@ class ClusterSpec:
         SpecError
             One line: what was wrong, and what is right.
         """
-        return self.with_environment(environ)._checked(environ)  # noqa: SLF001 - our own class
+        described = self.description(environ)
+        plan = self._with_environment(environ, described)._checked(environ)  # noqa: SLF001 - our own class
+        if described is None:
+            return plan
+        unseen = described.unseen(len(plan.resources.node.accelerators)) if self.device_type is None else ""
+        told = (f"read from {described}.", unseen, *plan.warnings)
+        return replace(plan, warnings=tuple(text for text in told if text))
 
     def _checked(self, environ: Mapping[str, str]) -> ClusterPlan:
         jobs = parse_jobs(self.jobs or "")
         mode = self._mode(jobs)
         clients = self._client_count(mode, jobs)
         self._check_words(mode)
-        device_type = self._device_type(environ)
+        device_type = devices.known_device_type(self.device_type, environ)
         devices.require_tensorflow()
-        accelerators = self._accelerators(device_type, mode, clients, environ)
-        per_client = len(accelerators[0]) if device_type != "CPU" else self.logical_cpus or 1
+        resources = self._resources(device_type, mode, clients, environ)
+        per_client = len(resources.clients[0].accelerators) or self.logical_cpus or 1
         mesh = MeshSpec.parse(self.mesh).resolve(per_client, clients) if self.mesh else None
         self._check_places(mode, jobs, clients)
         return ClusterPlan(
@@ -135,8 +168,9 @@ class ClusterSpec:
             device_type=device_type,
             clients=clients,
             jobs=jobs,
+            client_id=self.client_id or 0,
             mesh=mesh,
-            accelerators=accelerators,
+            resources=resources,
             warnings=self._warnings(device_type, mode, environ),
             options=ClientOptions(
                 job_name=self.job_name,
@@ -161,8 +195,8 @@ class ClusterSpec:
         return "here" if jobs else "local"
 
     def _client_count(self, mode: Mode, jobs: tuple[str, ...]) -> int:
-        if self.clients is not None and not 1 <= self.clients <= _MAX_CLIENTS:
-            raise SpecError(f"clients: {self.clients} is not a client count; it is 1 to {_MAX_CLIENTS}.")
+        if self.clients is not None:
+            checked_counts(self.clients)
         clients = self.clients or (len(jobs) if mode == "here" else 1)
         if jobs and len(jobs) != clients:
             raise SpecError(f"jobs: {len(jobs)} addresses for {clients} clients; each client needs one.")
@@ -206,45 +240,22 @@ class ClusterSpec:
             if name.startswith("DTENSOR_") and name in _OWN_OPTIONS:
                 raise SpecError(f"env: {name} is set from {_OWN_OPTIONS[name]}; give that instead.")
 
-    def _device_type(self, environ: Mapping[str, str]) -> str:
-        if self.device_type is None:
-            return devices.preferred_device_type(environ)
-        device_type = self.device_type.upper()
-        if device_type not in devices.DEVICE_TYPES:
-            raise SpecError(f"device type {self.device_type!r} is unknown; it is CPU, GPU or TPU.")
-        return device_type
-
-    def _accelerators(
-        self, device_type: str, mode: Mode, clients: int, environ: Mapping[str, str]
-    ) -> tuple[tuple[str, ...], ...]:
-        """Return the accelerators of each client on this host, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    def _resources(self, device_type: str, mode: Mode, clients: int, environ: Mapping[str, str]) -> ResourcePlan:
+        """Return what each client on this host gets."""
         here = clients if mode == "clients" else 1
-        if device_type == "GPU":
-            gpus = devices.visible_gpus({**environ, **self.env})
-            if not gpus:
-                raise SpecError("GPU: no GPU is visible on this host; use CPU, or look at CUDA_VISIBLE_DEVICES.")
-            if len(gpus) % here:
-                raise SpecError(
-                    f"GPU: {len(gpus)} GPUs do not divide among {here} clients; every client needs as many."
-                )
-            share = len(gpus) // here
-            shares = tuple(tuple(gpus[i * share : (i + 1) * share]) for i in range(here))
-        elif device_type == "TPU":
-            tpus = devices.visible_tpus()
-            if here > 1:
-                raise SpecError("TPU: one client per host; a TPU belongs to one process. Use -n 1.")
-            if not tpus:
-                raise SpecError("TPU: this host has none; use CPU, or start a runtime with a TPU.")
-            shares = (tuple(str(i) for i in range(tpus)),)
-        else:
-            return ((),) * here
-        count = len(shares[0])
-        if self.logical_cpus is not None and self.logical_cpus < count:
+        node = this_node(device_type, {**environ, **self.env})
+        resources = divide(node, here)
+        if device_type == "GPU" and not node.accelerators:
+            raise SpecError("GPU: no GPU is visible on this host; use CPU, or look at CUDA_VISIBLE_DEVICES.")
+        if device_type == "TPU" and not node.accelerators:
+            raise SpecError("TPU: this host has none; use CPU, or start a runtime with a TPU.")
+        count = len(resources.clients[0].accelerators)
+        if count and self.logical_cpus is not None and self.logical_cpus < count:
             raise SpecError(
                 f"logical CPUs: {self.logical_cpus} are fewer than the {count} {device_type}s of a client; "
                 "give as many or more."
             )
-        return shares
+        return resources
 
     def _check_places(self, mode: Mode, jobs: tuple[str, ...], clients: int) -> None:
         if mode == "clients":
@@ -276,7 +287,7 @@ class ClusterSpec:
             )
         if self.reset_context and mode == "clients":
             warnings.append("reset-context has no effect on background clients: they are fresh processes.")
-        if mode == "local" and "DTENSOR_JOBS" in environ and not environ["DTENSOR_JOBS"].strip():
+        if mode == "local" and dtensor.is_empty(environ):
             warnings.append("DTENSOR_JOBS is set but empty: local mode.")
         return tuple(warnings)
 
@@ -288,10 +299,3 @@ _OWN_OPTIONS = {
     "DTENSOR_JOB_NAME": "--job-name",
     "DTENSOR_USE_PARALLEL_EXECUTOR": "--parallel-executor",
 }
-
-
-def _whole(text: str, what: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SpecError(f"{what}: {text!r} is not a whole number.") from None

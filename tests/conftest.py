@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,6 +19,10 @@ pytest_plugins = ["lab"]
 
 # TensorFlow's greeting is no test's subject.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# The first example of a test may import TensorFlow, and machines are shared.
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 
 VARIABLES = ("DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "DTENSOR_JOB_NAME", "DTENSOR_NUM_CLIENTS")
 
@@ -76,5 +81,17 @@ def marked_processes(runtime: Path) -> list[psutil.Process]:
             if process.environ().get("JUPYTER_RUNTIME_DIR") == str(runtime):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose working folder is `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
     return found

@@ -86,7 +86,7 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
     def _start_dtensor(self, orders: ClientContext, status: StatusWriter) -> Initialised:
         status.update(Phase.INITIALISING)
         try:
-            limit_threads(orders.spec.threads)
+            limit_threads(orders.spec.threads, orders.spec.cpus)
             release_lock_while_waiting()
             return initialise(orders.spec, before_call=lambda: _before_call(orders))
         except BaseException:

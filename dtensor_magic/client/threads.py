@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ..agent.environment import BLAS_VARIABLES
 from ..devices import usable_cores
-
-#: What TensorFlow's inter-op pool keeps at least: an operation that waits for a peer must not block the others.
-MIN_INTER_OP = 2
+from ..resources import MIN_INTER_OP, pin
 
 
-def limit_threads(threads: int | None) -> None:
+def limit_threads(threads: int | None, cpus: Sequence[int] = ()) -> None:
     """Give TensorFlow, NumPy and OpenMP `threads` threads; what the user set in the environment wins.
 
     Parameters
     ----------
     threads : int or None
         None leaves TensorFlow's own choice, and lets NumPy use all cores.
+    cpus : sequence of int
+        The cores for this thread and those that it starts; empty for all.
     """
     import tensorflow as tf
     from threadpoolctl import threadpool_limits
 
+    pin(cpus)
     if threads is not None:
         if "TF_NUM_INTRAOP_THREADS" not in os.environ:
             tf.config.threading.set_intra_op_parallelism_threads(threads)

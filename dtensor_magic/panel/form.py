@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from ..cluster import check_name_free, registry
 from ..devices import DEVICE_TYPES, preferred_device_type
-from ..errors import DTensorMagicError
+from ..errors import DTensorMagicError, SpecError
 from ..plan import ClusterPlan
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _FIELD_OF = {
     "name": "name",
     "start method": "start_method",
     "%dtensor_init": "more",
+    "--": "more",
     "cluster": "name",
 }
 
@@ -153,6 +154,8 @@ class Form:
         try:
             spec = self._magics.spec_of(self.compose())
             plan = spec.plan(os.environ)
+            if "--plan" in self.compose().split():
+                raise SpecError("--plan starts nothing: give it to %dtensor_init in a cell.")
             if spec.name and registry.same_request(spec) is None:
                 check_name_free(spec.name)
         except DTensorMagicError as error:

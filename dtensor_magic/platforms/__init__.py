@@ -1,0 +1,1 @@
+"""What the platform that started this process says about its job: one reader each, all to one description."""
