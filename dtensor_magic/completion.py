@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import OUTPUT_MODES, registry
 from .devices import DEVICE_TYPES
 
-_CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
+_CELL_OPTIONS = ["--collect", "--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
 
 _LINE = re.compile(r"\s*%{1,2}(dtensor\w*)\s.*")
 
@@ -113,6 +113,12 @@ def candidates(magics: Any, name: str, line: str) -> tuple[str, list[str]]:
         found = [kind for kind in DEVICE_TYPES if kind.startswith(last.upper())] + found
     if name == "dtensor_logs" and not last.startswith("-"):
         found = [client for client in _client_ids() if client.startswith(last)] + found
+    if name == "dtensor_push" and not last.startswith("-"):
+        hidden = magics.shell.user_ns_hidden
+        own = [word for word in magics.shell.user_ns if word not in hidden and not word.startswith("_")]
+        # The last of several names that commas stand between.
+        done, comma, begun = last.rpartition(",")
+        found = [f"{done}{comma}{word}" for word in own if word.startswith(begun)] + found
     return last, found if last or name != "dtensor" else []
 
 

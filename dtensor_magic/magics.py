@@ -10,32 +10,33 @@ from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic import line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from traitlets import Bool, Enum, Float, Integer, Unicode, observe
 
 from .cluster import OUTPUT_MODES, Cluster, registry, start_cluster
 from .errors import DTensorMagicError, SpecError, describe_outcomes
 from .handles import CellHandle
-from .parsing import parse_clients, parse_env, parse_names, parse_time, parse_whole, split_cell_options
+from .parsing import (
+    name_argument,
+    parse_clients,
+    parse_env,
+    parse_names,
+    parse_time,
+    parse_whole,
+    split_cell_options,
+)
 from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
+from .value_magics import ValueMagics, split_names
 from .views.progress import StartProgress
 
 NO_CLUSTER = "no cluster runs; start one with %dtensor_init, for instance %dtensor_init CPU -n 4."
 
-_NAME_HELP = "the cluster's name; without it the one that was started last"
-
-
-def name_argument() -> Callable[[Any], Any]:
-    """Return the option that most magics share."""
-    decorator: Callable[[Any], Any] = argument("--name", help=_NAME_HELP)
-    return decorator
-
 
 @magics_class
-class DTensorMagics(Magics):  # type: ignore[misc]
+class DTensorMagics(ValueMagics):
     """The magics and their defaults (``%config DTensorMagics``)."""
 
     prewarm = Bool(True, help="Import TensorFlow in a background template as soon as the extension loads.").tag(
@@ -163,7 +164,6 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         options = self._parse(self.dtensor_restart, line)
         cluster = self._cluster(options.name)
         count = parse_whole(options.clients, "clients", "a client count; it is 1 or more")
-
         keep = parse_names(options.keep) if options.keep is not None else None
         return self._restart(cluster, clients=count, mesh=options.mesh, keep=keep, replay=options.replay)
 
@@ -240,7 +240,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
         ::
 
-          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--setup] [--no-wait] [--name NAME]
+          %%dtensor [--on 0,2-3] [--timeout S] [--output MODE] [--setup] [--collect NAMES] [--no-wait] [--name NAME]
           %dtensor [the same options] CODE
 
         optional arguments:
@@ -250,11 +250,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
                             line as it comes; first: the first client's alone; none: errors only
           --no-wait         return at once, with a handle: state, wait(), cancel(); output appears as it comes
           --setup           a restart with --keep or --replay runs this cell again
+          --collect NAMES   afterwards, bring these variables to the notebook, as %dtensor_pull does
           --name NAME       the cluster's name; without it the one that was started last
         """
-        options, rest = split_cell_options(
-            line, ("--on", "--timeout", "--output", "--name"), ("--setup", "--no-wait"), "%%dtensor"
-        )
+        valued = ("--on", "--timeout", "--output", "--collect", "--name")
+        options, rest = split_cell_options(line, valued, ("--setup", "--no-wait"), "%%dtensor")
         if cell is None:
             code = rest
         elif rest:
@@ -269,7 +269,10 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             "output": options.get("--output", self.output),
             "setup": "--setup" in options,
         }
+        collected = cluster.check_names(split_names([options["--collect"]])) if "--collect" in options else []
         if "--no-wait" in options:
+            if collected:
+                raise SpecError("%%dtensor: --collect needs the cell's end, which --no-wait does not wait for.")
             return cluster.run_later(code, **wishes)
         try:
             cluster.run(code, **wishes)
@@ -279,6 +282,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
                 self._restart(cluster, keep=["all"])
                 error.hint = ""
             raise
+        if collected:
+            self._collect(cluster, collected, wishes["on"])
         return None
 
     @magic_arguments()
@@ -362,6 +367,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             known = ", ".join(cluster.name for cluster in registry.all())
             raise SpecError(f"no cluster {name} in this notebook; {f'there is {known}' if known else NO_CLUSTER}.")
         return found
+
+
+# IPython takes the magics of one class alone.
+for _kind, _methods in ValueMagics.magics.items():
+    DTensorMagics.magics[_kind].update(_methods)
 
 
 def _suggest(message: str, magic: Any) -> str:

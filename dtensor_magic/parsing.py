@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from IPython.core.magic_arguments import argument
 
 from .errors import SpecError
 
 _OPTION = re.compile(r"\s*(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|\s+|$)")
 _VALUE = re.compile(r"\"([^\"]*)\"(?:\s+|$)|'([^']*)'(?:\s+|$)|(\S+)(?:\s+|$)")
+
+
+def name_argument() -> Callable[[Any], Any]:
+    """Return the option that most magics share."""
+    decorator: Callable[[Any], Any] = argument(
+        "--name", help="the cluster's name; without it the one that was started last"
+    )
+    return decorator
 
 
 def parse_clients(text: str) -> tuple[int, ...]:

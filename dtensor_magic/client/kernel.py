@@ -13,7 +13,7 @@ from traitlets import Instance
 
 from ..agent.status import StatusWriter
 from ..state import Phase
-from . import stacks
+from . import stacks, values
 from .keeping import bind, restore, salvage
 from .streams import ClientStream
 
@@ -29,7 +29,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     ``dtensor_abort_request`` aborts this client's collectives, which closes them for good.
 
     On the shell channel: ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request``
-    (see `keeping`).
+    (see `keeping`); ``dtensor_values_request`` (see `values`).
     """
 
     status = Instance(StatusWriter, allow_none=True)
@@ -44,6 +44,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
         self.shell_handlers["dtensor_restore_request"] = self._on_restore
         self.shell_handlers["dtensor_bind_request"] = self._on_bind
+        self.shell_handlers["dtensor_values_request"] = self._on_values
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
@@ -89,6 +90,18 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     async def _on_bind(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         self._answer("dtensor_bind_reply", stream, ident, parent, lambda asked: bind(self.shell, **asked))
 
+    async def _on_values(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        step = parent["content"]["step"]
+        if self.status is not None:
+            self.status.update(Phase.BUSY, cell=values.STEPS[step], text="", line=None)
+        try:
+            self._answer(
+                "dtensor_values_reply", stream, ident, parent, lambda asked: values.serve(self.shell, **asked)
+            )
+        finally:
+            if self.status is not None:
+                self.status.update(Phase.READY, line=None)
+
     def _answer(
         self,
         kind: str,
@@ -99,7 +112,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     ) -> None:
         try:
             content = {"status": "ok", **work(parent["content"])}
-        except Exception as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
             traceback.print_exc(file=sys.__stderr__)
             content = {"status": "error", "text": f"{type(error).__name__}: {error}"}
         self.session.send(stream, kind, content, parent=parent, ident=ident)
