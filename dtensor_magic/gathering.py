@@ -19,6 +19,7 @@ from .execution.exchange import Exchange
 from .per_client import PerClient, alike
 from .shards import MissingPartError, ShardReader, StoredTensor
 from .shared_memory import transfer_folder
+from .state import name_clients
 
 #: The request that `client.values` serves.
 KIND = "dtensor_values_request"
@@ -90,6 +91,7 @@ class Gathering:
         """Have clients write what is needed, and put it together."""
         if all(offer["stream"] is not None and not offer["tensors"] for offer in self._held.values()):
             return self._assembled()
+        self._check_layouts()
         first, second = self._plan()
         size = sum(self._size(client, *chosen) for client, chosen in first.items())
         with transfer_folder(self._group.agent.folder, size, self._name) as folder:
@@ -97,6 +99,19 @@ class Gathering:
             self._write(folder, 2, second)
             self._reader = ShardReader(folder, self._files)
             return self._assembled()
+
+    def _check_layouts(self) -> None:
+        """Raise, where clients that should hold parts of one tensor hold parts of different ones."""
+        kinds: dict[str, dict[str, list[int]]] = {}
+        for client, tensors in self._tensors.items():
+            for key, stored in tensors.items():
+                dims = ", ".join(f"{name}={count}" for name, count in stored.mesh)
+                text = f"{stored.shape} {stored.dtype} [{', '.join(stored.specs)}] on {dims}"
+                kinds.setdefault(key, {}).setdefault(text, []).append(client)
+        for found in kinds.values():
+            if len(found) > 1:
+                parts = "; ".join(f"{name_clients(clients)}: {text}" for text, clients in found.items())
+                raise TransferError(self._name, f"{self._name} is not one DTensor: {parts}.")
 
     def _plan(self) -> tuple[dict[int, Choice], dict[int, Choice]]:
         """Choose who writes: the first client that has a value or a shard; all others compare theirs with it."""
@@ -114,9 +129,8 @@ class Gathering:
         holders: dict[Any, int] = {}
         for client, tensors in self._tensors.items():
             for key, stored in tensors.items():
-                what = (key, stored.shape, stored.dtype, stored.specs, stored.mesh)
                 for number, shard in enumerate(stored.shards):
-                    holder = holders.setdefault((what, shard.ranges), client)
+                    holder = holders.setdefault((key, shard.ranges), client)
                     chosen = first if holder == client else second
                     other = None if holder == client else _file(holder, 1)
                     chosen.setdefault(client, (None, []))[1].append((key, number, other))

@@ -14,6 +14,18 @@ from ..variables import Range, part_of
 _READ_TRIES = 4
 
 
+def forget_aborted() -> None:
+    """Clear TensorFlow's memory of an operation that was aborted.
+
+    It would make every later one fail, also those that only read what is here.
+    """
+    from tensorflow.python.eager import context
+
+    current = context.context_safe()
+    if current is not None and current._initialized:  # noqa: SLF001 - there is no public question
+        context.async_clear_error()
+
+
 def reader_of(value: Any) -> tuple[Callable[[], Any], Any] | None:
     """Return how a DTensor or DVariable is read, and its layout; None for what is neither."""
     import tensorflow as tf

@@ -24,7 +24,7 @@ import numpy as np
 from ..pickling import ArrayPickler, Pickled, reason
 from ..shards import ShardReader, ShardWriter, StoredShard, StoredTensor, bytes_of
 from ..variables import Range
-from .parts import read_parts, reader_of
+from .parts import forget_aborted, read_parts, reader_of
 
 #: The steps, and what a view says of a client that is at one.
 STEPS = {"take": "push", "bind": "push", "offer": "pull", "write": "pull", "drop": "pull"}
@@ -76,7 +76,7 @@ _taken: dict[str, Any] = {}
 
 
 def serve(shell: Any, step: str, **asked: Any) -> dict[str, Any]:
-    """Do one step of a push or a pull."""
+    """Do one step of a push or a pull; what goes wrong is the value's fault, and told in a line."""
     steps: dict[str, Callable[..., dict[str, Any]]] = {
         "take": _take,
         "bind": _bind,
@@ -84,7 +84,10 @@ def serve(shell: Any, step: str, **asked: Any) -> dict[str, Any]:
         "write": _write,
         "drop": _drop,
     }
-    return steps[step](shell, **asked)
+    try:
+        return steps[step](shell, **asked)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a value of any kind may refuse
+        return {"status": "error", "text": reason(error)}
 
 
 def _take(shell: Any, folder: str, names: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - as all steps
@@ -118,10 +121,7 @@ def _drop(shell: Any) -> dict[str, Any]:  # noqa: ARG001
 
 def _offer(shell: Any, names: Sequence[str]) -> dict[str, Any]:
     """Pickle names; say of each what it is, or why it cannot travel."""
-    from tensorflow.python.eager import context
-
-    # An operation that was aborted would make every later one fail, also those that only read what is here.
-    context.async_clear_error()
+    forget_aborted()
     _offers.clear()
     found: dict[str, Any] = {}
     for name in names:

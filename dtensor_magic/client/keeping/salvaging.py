@@ -12,7 +12,7 @@ from typing import Any
 
 from ...pickling import ArrayPickler
 from ...shards import ShardWriter, mesh_dims
-from ..parts import read_parts
+from ..parts import forget_aborted, read_parts
 from . import constructors
 
 #: What a client has from the start, or IPython keeps for itself.
@@ -30,10 +30,7 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
         ``kept``: the names that were written, in order; ``lost``: the reason for each that could not be;
         ``tensors``: the keys of the DTensors that each name holds, shared ones too.
     """
-    from tensorflow.python.eager import context
-
-    # An operation that was aborted would make every later one fail, also those that only read what is here.
-    context.async_clear_error()
+    forget_aborted()
     wanted = _user_names(shell) if names is None else list(names)
     lost = {name: "there is no such name" for name in wanted if name not in shell.user_ns}
     values: dict[str, Any] = {}
