@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo    set up and run the quickstart notebook on four real clients"
 	@echo "make test    set up, check style and types, and run all tests"
-	@echo "make bench   set up and measure starts, cells and recovery beside their peers"
+	@echo "make bench   set up and measure starts, cells, recovery and values beside their peers"
 	@echo "make clean   remove what these made"
 
 $(BIN)/python:
@@ -42,6 +42,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/cell.py
 	$(BIN)/python benchmarks/recover.py
+	$(BIN)/python benchmarks/values.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..pickling import reason
-from ..shards import StoredTensor
+from ..shards import StoredTensor, bytes_of, same_bytes
 from ..variables import Range
 from .parts import read_parts, reader_of
 
@@ -78,17 +78,13 @@ def _shards(read: Any, layout: Any) -> list[str]:
     stored, parts = result[0]
     distinct: list[tuple[tuple[Range, ...], np.ndarray]] = []
     for ranges, part in parts:
-        if not any(ranges == other and _same(part, known) for other, known in distinct):
+        if not any(ranges == other and same_bytes(bytes_of(part), bytes_of(known)) for other, known in distinct):
             distinct.append((ranges, part))
     lines = [line for ranges, part in distinct[:_SHARDS] for line in _lines(stored, ranges, part)]
     more = len(distinct) - _SHARDS
     return lines + (
         [f"  and {more} more part{'s' * (more > 1)} on this client's other devices"] if more > 0 else []
     )
-
-
-def _same(one: np.ndarray, two: np.ndarray) -> bool:
-    return one.tobytes() == two.tobytes()
 
 
 def _lines(stored: StoredTensor, ranges: tuple[Range, ...], part: np.ndarray) -> list[str]:

@@ -22,7 +22,7 @@ import cloudpickle
 import numpy as np
 
 from ..pickling import ArrayPickler, Pickled, reason
-from ..shards import ShardReader, ShardWriter, StoredShard, StoredTensor, bytes_of
+from ..shards import ShardReader, ShardWriter, StoredShard, StoredTensor, bytes_of, same_bytes
 from ..variables import Range
 from .parts import forget_aborted, read_parts, reader_of
 
@@ -31,9 +31,6 @@ STEPS = {"take": "push", "bind": "push", "offer": "pull", "write": "pull", "drop
 
 #: Bytes; a pickle below it, with nothing beside it, goes into the answer itself.
 _INLINE = 1 << 18
-
-#: Bytes that are compared at a time: they fit a processor's cache.
-_CHUNK = 1 << 20
 
 
 def global_array(key: str) -> Any:
@@ -247,11 +244,4 @@ def _same_value(mine: Pickled, reader: ShardReader, other: str) -> bool:
     return len(theirs) == len(mine.buffers) and all(
         same_bytes(np.frombuffer(one, np.uint8), np.frombuffer(two, np.uint8))
         for one, two in zip(mine.buffers, theirs, strict=True)
-    )
-
-
-def same_bytes(one: np.ndarray, two: np.ndarray) -> bool:
-    """Whether two flat arrays of bytes are equal, without a copy of either."""
-    return one.size == two.size and all(
-        np.array_equal(one[at : at + _CHUNK], two[at : at + _CHUNK]) for at in range(0, one.size, _CHUNK)
     )

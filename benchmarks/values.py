@@ -1,0 +1,223 @@
+"""Push and pull of a NumPy array: `Cluster.push` and `pull` beside ipyparallel's `DirectView.push` and `pull`.
+
+Every measurement is made in a fresh process. The clients have TensorFlow and DTensor initialised; the engines have
+imported NumPy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fresh
+import numpy as np
+import psutil
+import report
+
+#: Bytes of a megabyte here, and the size from which only one client's array is pulled: more do not fit.
+MB = 10**6
+LARGE = 500
+
+#: The bars: times ipyparallel's rate, at these client counts; and how much memory may grow, in arrays.
+RATE_BAR, MEMORY_BAR = 5, 1.1
+BAR_CLIENTS = (4, 8)
+
+#: What every client or engine runs on its array, so that all of it is read.
+SUM = "total = float(array.sum())"
+
+#: What is measured, by the name that the table gives it.
+PUSH, READ, PULL, PULL_ALL = "push", "push, then a sum", "pull from one", "pull from all"
+
+
+class Ours:
+    """dtensor_magic's clients."""
+
+    def __init__(self, clients: int) -> None:
+        from dtensor_magic import Cluster
+
+        self._cluster = Cluster.start("CPU", clients=clients, background=clients == 1)
+        # So that the first time is not that of TensorFlow's context.
+        self.run("tf.constant(1)")
+
+    def push(self, array: np.ndarray) -> None:
+        """Give every client the array."""
+        self._cluster.push({"array": array})
+
+    def pull(self, name: str, client: int | None) -> Any:
+        """Return what one client has, or, by client, what all have."""
+        return self._cluster.pull(name, None if client is None else [client])
+
+    def run(self, code: str) -> None:
+        """Run code on all."""
+        self._cluster.run(code, output="none")
+
+    def give(self, code: str) -> list[Any]:
+        """Return the values of an expression on all."""
+        self.run(f"given = {code}")
+        found = self._cluster.pull("given")
+        return list(found.values()) if isinstance(found, dict) or hasattr(found, "groups") else [found]
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that hold the arrays."""
+        return [psutil.Process(client.pid) for client in self._cluster.state(sample=False).clients]
+
+
+class Theirs:
+    """ipyparallel's engines."""
+
+    def __init__(self, clients: int) -> None:
+        import ipyparallel
+
+        self._client = ipyparallel.Cluster(n=clients, log_level=50).start_and_connect_sync()
+        self._view = self._client[:]
+        self.run("import numpy as np, os; client_id = 0")
+        for engine in self._client.ids:
+            self._client[engine].push({"client_id": engine}, block=True)
+
+    def push(self, array: np.ndarray) -> None:
+        """Give every client the array."""
+        self._view.push({"array": array}, block=True)
+
+    def pull(self, name: str, client: int | None) -> Any:
+        """Return what one client has, or, by client, what all have."""
+        view = self._view if client is None else self._client[client]
+        found = view.pull(name, block=True)
+        return dict(enumerate(found)) if client is None else found
+
+    def run(self, code: str) -> None:
+        """Run code on all."""
+        self._view.execute(code, block=True)
+
+    def give(self, code: str) -> list[Any]:
+        """Return the values of an expression on all."""
+        self.run(f"given = {code}")
+        return list(self._view.pull("given", block=True))
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that hold the arrays."""
+        return [psutil.Process(pid) for pid in self._view.apply_sync(_pid)]
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+TOOLS: dict[str, Callable[[int], Any]] = {"dtensor_magic": Ours, "ipyparallel": Theirs}
+
+
+def measure(tool: str, clients: int, megabytes: int, repeat: int) -> dict[str, Any]:
+    """Return the seconds of each kind of transfer, and the memory that a push takes on all clients together."""
+    side = TOOLS[tool](clients)
+    array = np.random.default_rng(megabytes).random(megabytes * MB // 8)
+    total = float(array.sum())
+    seconds: dict[str, list[float]] = {}
+
+    def timed(what: str, call: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        result = call()
+        seconds.setdefault(what, []).append(time.perf_counter() - began)
+        return result
+
+    processes = side.processes()
+    grown, shared = [], []
+    for _ in range(repeat):
+        side.run("array = None")
+        before, shmem = _pss(processes), _shmem()
+        timed(PUSH, lambda: side.push(array))
+        began = time.perf_counter()
+        side.run(SUM)
+        seconds.setdefault(READ, []).append(seconds[PUSH][-1] + time.perf_counter() - began)
+        grown.append((_pss(processes) - before) / array.nbytes)
+        shared.append((_shmem() - shmem) / array.nbytes)
+        if set(side.give("total")) != {total}:
+            raise RuntimeError(f"what {tool} pushed is not what came")
+        back = timed(PULL, lambda: side.pull("array", clients - 1))
+        if not np.array_equal(back, array):
+            raise RuntimeError(f"what {tool} pulled is not what was there")
+        del back
+        if megabytes < LARGE:
+            side.run("array = array + client_id")
+            back = timed(PULL_ALL, lambda: side.pull("array", None))
+            if clients > 1 and not all(np.array_equal(back[client], array + client) for client in range(clients)):
+                raise RuntimeError(f"what {tool} pulled from all is not what was there")
+            del back
+    return {"seconds": seconds, "grown": statistics.median(grown), "shmem": statistics.median(shared)}
+
+
+def _pss(processes: list[psutil.Process]) -> int:
+    return sum(process.memory_full_info().pss for process in processes)
+
+
+def _shmem() -> int:
+    return int(psutil.virtual_memory().shared)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=report.counts, default=[4, 8], help="client counts (4,8)")
+    parser.add_argument("--megabytes", type=report.counts, default=[64, 1000], help="the array's sizes (64,1000)")
+    parser.add_argument("--repeat", type=int, default=3, metavar="K", help="transfers of each kind (3); the median")
+    parser.add_argument("--skip-ipyparallel", action="store_true", help="leave ipyparallel out")
+    parser.add_argument("--one", choices=TOOLS, help="measure in this very process, and print the JSON")
+    options = parser.parse_args()
+    if options.one:
+        fresh.give(measure(options.one, options.clients[0], options.megabytes[0], options.repeat))
+        return
+    runs: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for megabytes in options.megabytes:
+        for clients in options.clients:
+            for tool in list(TOOLS)[: 1 if options.skip_ipyparallel else 2]:
+                given = {"clients": clients, "megabytes": megabytes, "repeat": options.repeat}
+                words = [f"--{name}={value}" for name, value in given.items()]
+                runs[tool, clients, megabytes] = fresh.measure(__file__, "--one", tool, *words)
+                print(f"{megabytes} MB, {clients} clients, {tool}: measured", flush=True)
+    _publish(runs)
+
+
+def _publish(runs: dict[tuple[str, int, int], dict[str, Any]]) -> None:
+    rows, memory, bars = [], [], []
+    for (tool, clients, megabytes), run in runs.items():
+        if tool != "dtensor_magic":
+            continue
+        theirs = runs.get(("ipyparallel", clients, megabytes))
+        for what, taken in run["seconds"].items():
+            ours = statistics.median(taken)
+            copies = 1 if what == PULL else clients
+            row = [what, str(megabytes), str(clients), f"{ours:.3f}", f"{copies * megabytes / ours:,.0f}"]
+            if theirs is not None:
+                other = statistics.median(theirs["seconds"][what])
+                row += [f"{other:.3f}", f"{copies * megabytes / other:,.0f}", f"{other / ours:.1f}x"]
+                if clients in BAR_CLIENTS and what != READ:
+                    name = f"{what}, {megabytes} MB, {clients} clients: rate to ipyparallel's"
+                    bars.append(report.Bar(name, other / ours, RATE_BAR, at_least=True))
+            rows.append(row)
+        others = "-" if theirs is None else f"{theirs['grown']:.2f}"
+        memory.append([str(megabytes), str(clients), f"{run['grown']:.2f}", f"{run['shmem']:.2f}", others])
+        bars.append(
+            report.Bar(f"push, {megabytes} MB, {clients} clients: memory, in arrays", run["grown"], MEMORY_BAR)
+        )
+    columns = ["dtensor_magic", "MB/s"] + (["ipyparallel", "MB/s", "ratio"] if len(rows[0]) > 5 else [])
+    report.publish(
+        "values",
+        "Values: push and pull of an array",
+        [
+            "Seconds from the call to its return, medians, and megabytes per second over all copies that arrive. A "
+            "push of dtensor_magic returns when every client has mapped the array, so the time until each has "
+            'summed it is told too. "pull from all": every client has another array.',
+            report.table(["what", "MB", "clients", *columns], rows),
+            "How much the clients' or engines' memory (PSS, in all) grows by a push, once each has summed the "
+            "array, in sizes of the array; and by how much the host's shared memory does, which is part of it.",
+            report.table(["MB", "clients", "dtensor_magic", "of it shared", "ipyparallel"], memory),
+        ],
+        bars,
+        {"runs": [{"tool": tool, "clients": n, "MB": mb, **run} for (tool, n, mb), run in runs.items()]},
+    )
+
+
+if __name__ == "__main__":
+    main()
