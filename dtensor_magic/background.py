@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from uuid import uuid4
@@ -274,16 +274,27 @@ class BackgroundCluster(Cluster):
         self._members()
         self.check_names(values)
         chosen = self.check_clients(on)
-        with self._turns.turn(on_wait=self._say_queued):
-            push(self._members(), chosen, values)
+        with self._transfer() as group:
+            push(group, chosen, values)
 
     def fetch(self, names: Sequence[str], on: Iterable[int] | None = None) -> dict[str, Pulled]:
         """Bring what names hold; see :meth:`Cluster.pull`."""
         self._members()
         wanted = self.check_names(names)
         chosen = self.check_clients(on)
+        with self._transfer() as group:
+            return pull(group, chosen, wanted)
+
+    @contextlib.contextmanager
+    def _transfer(self) -> Iterator[ClientGroup]:
+        """Have the turn for a push or a pull."""
         with self._turns.turn(on_wait=self._say_queued):
-            return pull(self._members(), chosen, wanted)
+            group = self._members()
+            try:
+                yield group
+            except ClientDiedError as error:
+                error.hint = closed_hint(group.closed_reason)
+                raise
 
     async def _attend(self, group: ClientGroup, run: CellRun) -> None:
         """Send the cell, and watch over it while it runs."""

@@ -430,12 +430,12 @@ class ClientGroup:
     async def ask_living(
         self, client: int, kind: str, content: Mapping[str, Any], timeout: float = float("inf")
     ) -> Mapping[str, Any] | None:
-        """Ask a client on its shell channel; None in time, or as soon as its process has ended."""
+        """Ask a client on its shell channel; None in time, or as soon as its process or the cluster has ended."""
         asking = asyncio.ensure_future(self.ask(client, kind, content, timeout, channel="shell"))
         try:
             while not asking.done():
                 await asyncio.wait([asking], timeout=_LOOK)
-                if client in self.exits:
+                if client in self.exits or client not in self._channels:
                     return None
             return asking.result()
         finally:

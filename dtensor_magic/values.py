@@ -73,9 +73,13 @@ def _without_dtensors(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settled(names: str, answers: Mapping[int, Mapping[str, Any]]) -> None:
+    refused: dict[str, list[int]] = {}
     for client, answer in answers.items():
         if answer["status"] != "ok":
-            raise TransferError(names, f"client {client} cannot take {reason_of(answer)}.")
+            refused.setdefault(reason_of(answer), []).append(client)
+    if refused:
+        parts = [f"{name_clients(clients)} cannot take {reason}" for reason, clients in refused.items()]
+        raise TransferError(names, f"{'; '.join(parts)}. Nothing was bound.")
 
 
 def drop(group: ClientGroup, clients: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -63,3 +64,24 @@ def our_processes(owner: int | None = None) -> list[psutil.Process]:
 def gone(pids: list[int]) -> bool:
     """Whether none of `pids` runs (a zombie does not)."""
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def everywhere(cluster: Any, code: str) -> str:
+    """Run `code` on all clients; return the text of its value, which is the same on all."""
+    results = cluster.run(code, output="none").results
+    assert set(results) == set(cluster.clients)
+    found = {value["text/plain"] for value in results.values()}
+    assert len(found) == 1, found
+    return found.pop()
+
+
+@pytest.fixture
+def no_transfer_left() -> Iterator[None]:
+    """Look that no push or pull of this process left anything in memory or in its agent's folder."""
+    from dtensor_magic import shared_memory
+    from dtensor_magic.launchers.local import local_agent
+
+    yield
+    agent = local_agent().folder
+    assert list(shared_memory.PLACE.glob(f"{agent.name}*")) == []
+    assert list(agent.glob(f"{agent.name}*")) == []

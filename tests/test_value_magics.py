@@ -70,7 +70,8 @@ def test_in_local_mode_values_are_here_already_and_a_dtensor_stays_one():
             "dtensor.is_dtensor(w)",
             "%dtensor_pull w --as array",
             "array[0] = 9; print(array, type(array).__name__)",
-            "print(get_ipython().run_line_magic('dtensor_init', 'CPU --logical-cpus 4 --mesh x=4').pull(['w', 'n']))",
+            "cluster = get_ipython().run_line_magic('dtensor_init', 'CPU --logical-cpus 4 --mesh x=4')\n"
+            "cluster.push({'z': 5}); print(cluster.pull(['w', 'n', 'z']), z)",
             "%dtensor_push n",
             "%dtensor_pull nothing",
         ],
@@ -85,7 +86,7 @@ def test_in_local_mode_values_are_here_already_and_a_dtensor_stays_one():
         "pulled w as array: array (4,) float32, 16 B, of shards [x] on x=4, from client 0\n"
     )
     assert outputs[6].stream() == "[9. 1. 2. 3.] ndarray\n"
-    assert outputs[7].stream() == "{'w': array([0., 1., 2., 3.], dtype=float32), 'n': 3}\n"
+    assert outputs[7].stream() == "{'w': array([0., 1., 2., 3.], dtype=float32), 'n': 3, 'z': 5} 5\n"
     assert outputs[8].stream() == f"n: {here}.\n"
     assert "there is no nothing in this notebook, which is the client." in outputs[9].error["evalue"]
 

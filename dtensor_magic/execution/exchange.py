@@ -44,11 +44,16 @@ class Exchange:
         run = CellRun(kind, tuple(contents))
         asking = driver().submit(self._ask_all(run, contents))
         try:
-            return asking.result()
+            answers = asking.result()
         except KeyboardInterrupt:
             raise ClientsInterruptedError(self.group.name, self._climb(run)) from None
         finally:
             asking.cancel()
+        stopped = [client for client, answer in answers.items() if answer.get("text") == KeyboardInterrupt.__name__]
+        if stopped:
+            # Somebody else did it: another thread, or notebook.
+            raise ClientsInterruptedError(self.group.name, dict.fromkeys(stopped, "was interrupted"))
+        return answers
 
     def _climb(self, run: CellRun) -> dict[int, str]:
         ladder = Ladder(self.group, run)
@@ -77,7 +82,7 @@ class Exchange:
     async def _ask_one(self, run: CellRun, client: int, content: Mapping[str, Any]) -> Mapping[str, Any]:
         answer = await self.group.ask_living(client, run.code, content)
         if answer is None:
-            text = self.group.exits.get(client, "did not answer")
+            text = self.group.exits.get(client, "was ended with its cluster")
             run.died(client, text)
             raise ClientDiedError(self.group.name, client, text, where=self._what)
         run.answered(client, ok=answer.get("status") == "ok")
