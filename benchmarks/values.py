@@ -1,7 +1,7 @@
 """Push and pull of a NumPy array: `Cluster.push` and `pull` beside ipyparallel's `DirectView.push` and `pull`.
 
-Every measurement is made in a fresh process. The clients have TensorFlow and DTensor initialised; the engines have
-imported NumPy alone.
+The two take turns in one process, so that both see the same machine. The clients have TensorFlow and DTensor
+initialised; the engines have imported NumPy alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ SUM = "total = float(array.sum())"
 
 #: What is measured, by the name that the table gives it.
 PUSH, READ, PULL, PULL_ALL = "push", "push, then a sum", "pull from one", "pull from all"
+GROWN, SHARED = "memory, in arrays", "shared memory, in arrays"
 
 
 class Ours:
@@ -113,43 +114,49 @@ def _pid() -> int:
 TOOLS: dict[str, Callable[[int], Any]] = {"dtensor_magic": Ours, "ipyparallel": Theirs}
 
 
-def measure(tool: str, clients: int, megabytes: int, repeat: int) -> dict[str, Any]:
-    """Return the seconds of each kind of transfer, and the memory that a push takes on all clients together."""
-    side = TOOLS[tool](clients)
+def measure(tools: list[str], clients: int, megabytes: int, repeat: int) -> dict[str, Any]:
+    """Return, by tool, the seconds of each kind of transfer, and the memory that a push takes on all together."""
+    sides = {tool: TOOLS[tool](clients) for tool in tools}
     array = np.random.default_rng(megabytes).random(megabytes * MB // 8)
-    total = float(array.sum())
-    seconds: dict[str, list[float]] = {}
+    found: dict[str, dict[str, list[float]]] = {tool: {} for tool in tools}
+    for turn in range(-1, repeat):
+        for tool in reversed(tools) if turn % 2 else tools:
+            for what, figure in _once(sides[tool], clients, array).items():
+                # The first turn pays for what is done once.
+                if turn >= 0:
+                    found[tool].setdefault(what, []).append(figure)
+    return found
+
+
+def _once(side: Any, clients: int, array: np.ndarray) -> dict[str, float]:
+    figures: dict[str, float] = {}
 
     def timed(what: str, call: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         result = call()
-        seconds.setdefault(what, []).append(time.perf_counter() - began)
+        figures[what] = time.perf_counter() - began
         return result
 
     processes = side.processes()
-    grown, shared = [], []
-    for _ in range(repeat):
-        side.run("array = None")
-        before, shmem = _pss(processes), _shmem()
-        timed(PUSH, lambda: side.push(array))
-        began = time.perf_counter()
-        side.run(SUM)
-        seconds.setdefault(READ, []).append(seconds[PUSH][-1] + time.perf_counter() - began)
-        grown.append((_pss(processes) - before) / array.nbytes)
-        shared.append((_shmem() - shmem) / array.nbytes)
-        if set(side.give("total")) != {total}:
-            raise RuntimeError(f"what {tool} pushed is not what came")
-        back = timed(PULL, lambda: side.pull("array", clients - 1))
-        if not np.array_equal(back, array):
-            raise RuntimeError(f"what {tool} pulled is not what was there")
-        del back
-        if megabytes < LARGE:
-            side.run("array = array + client_id")
-            back = timed(PULL_ALL, lambda: side.pull("array", None))
-            if clients > 1 and not all(np.array_equal(back[client], array + client) for client in range(clients)):
-                raise RuntimeError(f"what {tool} pulled from all is not what was there")
-            del back
-    return {"seconds": seconds, "grown": statistics.median(grown), "shmem": statistics.median(shared)}
+    before, shmem = _pss(processes), _shmem()
+    timed(PUSH, lambda: side.push(array))
+    timed(READ, lambda: side.run(SUM))
+    figures[READ] += figures[PUSH]
+    figures[GROWN] = (_pss(processes) - before) / array.nbytes
+    figures[SHARED] = (_shmem() - shmem) / array.nbytes
+    if set(side.give("total")) != {float(array.sum())}:
+        raise RuntimeError("what was pushed is not what came")
+    back = timed(PULL, lambda: side.pull("array", clients - 1))
+    if not np.array_equal(back, array):
+        raise RuntimeError("what was pulled is not what was there")
+    del back
+    if array.nbytes < LARGE * MB:
+        side.run("array = array + client_id")
+        back = timed(PULL_ALL, lambda: side.pull("array", None))
+        if clients > 1 and not all(np.array_equal(back[client], array + client) for client in range(clients)):
+            raise RuntimeError("what was pulled from all is not what was there")
+    side.run("array = None")
+    return figures
 
 
 def _pss(processes: list[psutil.Process]) -> int:
@@ -164,67 +171,72 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=report.counts, default=[4, 8], help="client counts (4,8)")
     parser.add_argument("--megabytes", type=report.counts, default=[64, 1000], help="the array's sizes (64,1000)")
-    parser.add_argument("--repeat", type=int, default=3, metavar="K", help="transfers of each kind (3); the median")
+    parser.add_argument(
+        "--repeat", type=int, default=5, metavar="K", help="turns of each tool (5); 2 from 500 MB on"
+    )
     parser.add_argument("--skip-ipyparallel", action="store_true", help="leave ipyparallel out")
-    parser.add_argument("--one", choices=TOOLS, help="measure in this very process, and print the JSON")
+    parser.add_argument("--one", metavar="TOOLS", help="measure in this very process, and print the JSON")
     options = parser.parse_args()
     if options.one:
-        fresh.give(measure(options.one, options.clients[0], options.megabytes[0], options.repeat))
+        tools = options.one.split(",")
+        fresh.give(measure(tools, options.clients[0], options.megabytes[0], options.repeat))
         return
-    runs: dict[tuple[str, int, int], dict[str, Any]] = {}
+    runs: dict[tuple[int, int], dict[str, Any]] = {}
     for megabytes in options.megabytes:
         for clients in options.clients:
-            for tool in list(TOOLS)[: 1 if options.skip_ipyparallel else 2]:
-                room = psutil.virtual_memory().available / MB
-                if tool == "ipyparallel" and clients * megabytes * ROOM > room:
-                    print(f"{megabytes} MB, {clients} clients, {tool}: no room in {room:,.0f} MB", flush=True)
-                    continue
-                given = {"clients": clients, "megabytes": megabytes, "repeat": options.repeat}
-                words = [f"--{name}={value}" for name, value in given.items()]
-                runs[tool, clients, megabytes] = fresh.measure(__file__, "--one", tool, *words)
-                print(f"{megabytes} MB, {clients} clients, {tool}: measured", flush=True)
+            tools = list(TOOLS)[: 1 if options.skip_ipyparallel else 2]
+            room = psutil.virtual_memory().available / MB
+            if clients * megabytes * ROOM > room:
+                print(f"{megabytes} MB, {clients} clients: no room for ipyparallel in {room:,.0f} MB", flush=True)
+                tools = tools[:1]
+            repeat = options.repeat if megabytes < LARGE else min(options.repeat, 2)
+            given = {"clients": clients, "megabytes": megabytes, "repeat": repeat}
+            words = [f"--{name}={value}" for name, value in given.items()]
+            runs[clients, megabytes] = fresh.measure(__file__, "--one", ",".join(tools), *words)
+            print(f"{megabytes} MB, {clients} clients: measured", flush=True)
     _publish(runs)
 
 
-def _publish(runs: dict[tuple[str, int, int], dict[str, Any]]) -> None:
+def _publish(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
     rows, memory, bars = [], [], []
-    compared = any(tool == "ipyparallel" for tool, _, _ in runs)
-    for (tool, clients, megabytes), run in runs.items():
-        if tool != "dtensor_magic":
-            continue
-        theirs = runs.get(("ipyparallel", clients, megabytes))
-        for what, taken in run["seconds"].items():
-            ours = statistics.median(taken)
+    for (clients, megabytes), run in runs.items():
+        ours = {what: statistics.median(figures) for what, figures in run["dtensor_magic"].items()}
+        theirs = {what: statistics.median(figures) for what, figures in run.get("ipyparallel", {}).items()}
+        for what in (PUSH, READ, PULL, PULL_ALL):
+            if what not in ours:
+                continue
             copies = 1 if what == PULL else clients
-            row = [what, str(megabytes), str(clients), f"{ours:.3f}", f"{copies * megabytes / ours:,.0f}"]
-            if theirs is not None:
-                other = statistics.median(theirs["seconds"][what])
-                row += [f"{other:.3f}", f"{copies * megabytes / other:,.0f}", f"{other / ours:.1f}x"]
+            row = [what, str(megabytes), str(clients), *_time(ours[what], copies * megabytes)]
+            if theirs:
+                ratio = theirs[what] / ours[what]
+                row += [*_time(theirs[what], copies * megabytes), f"{ratio:.1f}x"]
                 if clients in BAR_CLIENTS and what != READ:
                     name = f"{what}, {megabytes} MB, {clients} clients: rate to ipyparallel's"
-                    bars.append(report.Bar(name, other / ours, RATE_BAR, at_least=True))
-            rows.append([*row, *["no room"] * (8 - len(row))] if compared else row)
-        others = "-" if theirs is None else f"{theirs['grown']:.2f}"
-        memory.append([str(megabytes), str(clients), f"{run['grown']:.2f}", f"{run['shmem']:.2f}", others])
-        bars.append(
-            report.Bar(f"push, {megabytes} MB, {clients} clients: memory, in arrays", run["grown"], MEMORY_BAR)
-        )
-    columns = ["dtensor_magic", "MB/s"] + (["ipyparallel", "MB/s", "ratio"] if compared else [])
+                    bars.append(report.Bar(name, ratio, RATE_BAR, at_least=True))
+            rows.append([*row, *["-"] * (8 - len(row))])
+        others = f"{theirs[GROWN]:.2f}" if theirs else "-"
+        memory.append([str(megabytes), str(clients), f"{ours[GROWN]:.2f}", f"{ours[SHARED]:.2f}", others])
+        bars.append(report.Bar(f"push, {megabytes} MB, {clients} clients: {GROWN}", ours[GROWN], MEMORY_BAR))
+    columns = ["dtensor_magic", "MB/s", "ipyparallel", "MB/s", "ratio"]
     report.publish(
         "values",
         "Values: push and pull of an array",
         [
-            "Seconds from the call to its return, medians, and megabytes per second over all copies that arrive. A "
-            "push of dtensor_magic returns when every client has mapped the array, so the time until each has "
-            'summed it is told too. "pull from all": every client has another array.',
+            "Seconds from the call to its return, medians of turns in one process, and megabytes per second over "
+            "all copies that arrive. A push of dtensor_magic returns when every client has mapped the array, so the "
+            'time until each has summed it is told too. "pull from all": every client has another array.',
             report.table(["what", "MB", "clients", *columns], rows),
             "How much the clients' or engines' memory (PSS, in all) grows by a push, once each has summed the "
             "array, in sizes of the array; and by how much the host's shared memory does, which is part of it.",
             report.table(["MB", "clients", "dtensor_magic", "of it shared", "ipyparallel"], memory),
         ],
         bars,
-        {"runs": [{"tool": tool, "clients": n, "MB": mb, **run} for (tool, n, mb), run in runs.items()]},
+        {"runs": [{"clients": n, "MB": size, **run} for (n, size), run in runs.items()]},
     )
+
+
+def _time(seconds: float, megabytes: int) -> list[str]:
+    return [f"{seconds:.3f}", f"{megabytes / seconds:,.0f}"]
 
 
 if __name__ == "__main__":
