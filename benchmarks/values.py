@@ -223,8 +223,8 @@ def _publish(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
         "Values: push and pull of an array",
         [
             "Seconds from the call to its return, medians of turns in one process, and megabytes per second over "
-            "all copies that arrive. A push of dtensor_magic returns when every client has mapped the array, so the "
-            'time until each has summed it is told too. "pull from all": every client has another array.',
+            "all copies that arrive. A push of dtensor_magic returns when every client has mapped the array, so "
+            'the time until each has summed it is told too. "pull from all": every client has another array.',
             report.table(["what", "MB", "clients", *columns], rows),
             "How much the clients' or engines' memory (PSS, in all) grows by a push, once each has summed the "
             "array, in sizes of the array; and by how much the host's shared memory does, which is part of it.",

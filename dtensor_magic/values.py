@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from . import pickling
@@ -40,15 +41,12 @@ def push(group: ClientGroup, clients: Sequence[int], named: Mapping[str, Any]) -
         raise TransferError(error.name, f"{error.name} cannot be pushed: {error.reason}.") from error
     exchange = Exchange(group, doing)
     with transfer_folder(group.agent.folder, sum(parcel.nbytes for parcel in parcels.values()), names) as folder:
-        for name, parcel in parcels.items():
-            # A file for each, so that dropping one value on the clients frees its memory.
-            writer = ShardWriter(folder, name)
-            try:
-                writer.stream(parcel.stream)
-                for buffer in parcel.buffers:
-                    writer.buffer(buffer)
-            finally:
-                writer.close()
+        try:
+            for name, parcel in parcels.items():
+                _write(folder, name, parcel)
+        except OSError as error:
+            # Somebody else took the room meanwhile.
+            raise TransferError(names, f"{names} cannot be written down for the clients: {error}.") from error
         del parcels
         content = {"step": "take", "folder": str(folder), "names": list(named)}
         try:
@@ -57,6 +55,17 @@ def push(group: ClientGroup, clients: Sequence[int], named: Mapping[str, Any]) -
             drop(group, clients)
             raise
     _settled(names, exchange.ask(KIND, {client: {"step": "bind"} for client in clients}))
+
+
+def _write(folder: Path, name: str, parcel: pickling.Pickled) -> None:
+    """Write a value into files of its own, so that dropping it on the clients frees its memory."""
+    writer = ShardWriter(folder, name)
+    try:
+        writer.stream(parcel.stream)
+        for buffer in parcel.buffers:
+            writer.buffer(buffer)
+    finally:
+        writer.close()
 
 
 def _without_dtensors(named: Mapping[str, Any]) -> dict[str, Any]:
