@@ -10,7 +10,7 @@ COLAB ?= .venv-colab
 help:
 	@echo "make demo    set up and run the quickstart notebook on four real clients"
 	@echo "make test    set up (chromium and Colab's versions too), check style and types, and run all tests"
-	@echo "make bench   set up and measure starts, cells, recovery and the panel"
+	@echo "make bench   set up and measure starts, cells, recovery, values and the panel"
 	@echo "make clean   remove what these made"
 
 $(BIN)/python:
@@ -55,6 +55,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/cell.py
 	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/panel.py
+	$(BIN)/python benchmarks/values.py
 
 clean:
 	rm -rf $(VENV) $(COLAB) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,8 +12,9 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+    from .per_client import PerClient
 
-__all__ = ["Cluster", "__version__", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = ["Cluster", "PerClient", "__version__", "load_ipython_extension", "unload_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -42,4 +43,8 @@ def __getattr__(name: str) -> Any:
         from .cluster import Cluster
 
         return Cluster
+    if name == "PerClient":
+        from .per_client import PerClient
+
+        return PerClient
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,10 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from . import asked
@@ -32,6 +33,7 @@ from .execution.detective import Detective
 from .execution.ladder import Ladder, interrupt_strangers
 from .execution.turns import Ticket, Turns
 from .execution.watch import CellWatch
+from .gathering import Pulled
 from .jobs import check_ports_free
 from .keeping import KeepReport, Saved, restore, save
 from .launchers.connection import AgentConnection, attach_to
@@ -42,6 +44,7 @@ from .records import find_record, no_such_cluster
 from .spec import ClusterSpec
 from .stacks import stack_text
 from .state import ClusterState, Phase
+from .values import pull, push
 from .variables import VariableState
 
 #: Seconds that a cluster lives on whose attaching failed.
@@ -280,6 +283,33 @@ class BackgroundCluster(Cluster):
             self.setup_cells.append(code)
             driver().call(group.tell_story(setup_cells=self.setup_cells))
         return CellResult(run.clients, time.monotonic() - run.started, watch.results)
+
+    def push(self, values: Mapping[str, Any], on: Iterable[int] | None = None) -> None:
+        """Bind values on clients; see :meth:`Cluster.push`."""
+        self._members()
+        self.check_names(values)
+        chosen = self.check_clients(on)
+        with self._transfer() as group:
+            push(group, chosen, values)
+
+    def fetch(self, names: Sequence[str], on: Iterable[int] | None = None) -> dict[str, Pulled]:
+        """Bring what names hold; see :meth:`Cluster.pull`."""
+        self._members()
+        wanted = self.check_names(names)
+        chosen = self.check_clients(on)
+        with self._transfer() as group:
+            return pull(group, chosen, wanted)
+
+    @contextlib.contextmanager
+    def _transfer(self) -> Iterator[ClientGroup]:
+        """Have the turn for a push or a pull."""
+        with self._turns.turn(on_wait=self._say_queued):
+            group = self._members()
+            try:
+                yield group
+            except ClientDiedError as error:
+                error.hint = closed_hint(group.closed_reason)
+                raise
 
     async def _attend(self, group: ClientGroup, run: CellRun) -> None:
         """Send the cell, and watch over it while it runs."""

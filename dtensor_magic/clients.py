@@ -36,6 +36,8 @@ REPORT_TIMEOUT = 1.5
 
 #: Seconds for a client to read the values of tensors.
 VALUES_TIMEOUT = 60.0
+#: Seconds between two looks at whether a client that was asked something has ended.
+_LOOK = 0.2
 
 #: How TensorFlow says that a port was taken between its reservation's end and its use.
 _BIND_FAILURE = "Could not start gRPC server"
@@ -427,6 +429,25 @@ class ClientGroup:
             return await asyncio.wait_for(self._channels[client].ask(channel, kind, content), timeout)
         except asyncio.TimeoutError:
             return None
+
+    async def ask_living(
+        self, client: int, kind: str, content: Mapping[str, Any], timeout: float = float("inf")
+    ) -> Mapping[str, Any] | None:
+        """Ask a client on its shell channel; None in time, or as soon as its process or the cluster has ended."""
+        asking = asyncio.ensure_future(self.ask(client, kind, content, timeout, channel="shell"))
+        try:
+            while not asking.done():
+                await asyncio.wait([asking], timeout=_LOOK)
+                if client in self.exits or client not in self._channels:
+                    return None
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    def tell(self, client: int, kind: str, content: Mapping[str, Any]) -> None:
+        """Send a client a request on its shell channel whose answer nobody waits for."""
+        if client not in self.exits and client in self._channels:
+            self._channels[client].send("shell", kind, content)
 
     async def report(self, client: int) -> Mapping[str, Any] | None:
         """Ask where the client's main thread stands; None where it does not answer."""

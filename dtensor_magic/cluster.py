@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from .errors import ClusterStateError, SpecError
 from .records import find_record, free_name, name_taken
 from .spec import ClusterSpec
 from .state import ClusterState, client_ranges
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -48,7 +49,7 @@ class CellResult:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
-class Cluster(ABC):
+class Cluster(Transfers):
     """DTensor clients that run the same cells.
 
     Made by :meth:`start`; as a context manager it shuts down at the end.
@@ -284,10 +285,14 @@ class Cluster(ABC):
             raise SpecError(f"no client is named; {self.name} has {client_ranges(self.clients)}.")
         return chosen
 
-    def check_cell(self, code: str, timeout: float | None, output: str) -> None:
-        """Raise, if such a cell cannot be run."""
+    def check_alive(self) -> None:
+        """Raise, if the cluster was shut down."""
         if not self.alive:
             raise ClusterStateError(f"{self.name} is shut down; %dtensor_init starts a new one.")
+
+    def check_cell(self, code: str, timeout: float | None, output: str) -> None:
+        """Raise, if such a cell cannot be run."""
+        self.check_alive()
         if not code.strip():
             raise SpecError("the cell is empty; write the code that the clients should run.")
         if output not in OUTPUT_MODES:

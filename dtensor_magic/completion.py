@@ -13,7 +13,7 @@ from .errors import DTensorMagicError
 from .platforms.detect import READERS
 from .variables import over_clients
 
-_CELL_OPTIONS = ["--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
+_CELL_OPTIONS = ["--collect", "--name", "--no-wait", "--on", "--output", "--setup", "--timeout"]
 
 _LINE = re.compile(r"\s*%{1,2}(dtensor\w*)\s.*")
 
@@ -134,6 +134,12 @@ def candidates(shell: Any, name: str, line: str) -> tuple[str, list[str]]:
         found = [variable for variable in _variables(name) if variable.startswith(last)] + found
     if name == "dtensor_logs" and not last.startswith("-"):
         found = [client for client in _client_ids() if client.startswith(last)] + found
+    if name == "dtensor_push" and not last.startswith("-"):
+        hidden = shell.user_ns_hidden
+        own = [word for word in shell.user_ns if word not in hidden and not word.startswith("_")]
+        # The last of several names that commas stand between.
+        done, comma, begun = last.rpartition(",")
+        found = [f"{done}{comma}{word}" for word in own if word.startswith(begun)] + found
     return last, found if last or name != "dtensor" else []
 
 

@@ -176,6 +176,20 @@ class KeepError(DTensorMagicError):
         )
 
 
+class TransferError(DTensorMagicError):
+    """A value could not be brought to the clients, or from them. The message is one line.
+
+    Attributes
+    ----------
+    name : str
+        The value's; several are separated by commas.
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
 class CellTimeoutError(DTensorMagicError):
     """A cell ran longer than its ``--timeout``; the clients that had not finished were interrupted.
 

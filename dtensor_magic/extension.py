@@ -11,9 +11,10 @@ from .errors import DTensorMagicError
 from .launchers.local import local_agent, stop_agent
 from .magics import DTensorMagics
 from .picture_magics import PictureMagics
+from .value_magics import ValueMagics
 
 #: All our magics, in classes by what they are for.
-MAGICS = (DTensorMagics, PictureMagics)
+MAGICS = (DTensorMagics, PictureMagics, ValueMagics)
 
 
 def load(shell: Any) -> None:

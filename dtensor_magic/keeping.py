@@ -108,16 +108,11 @@ async def _save_one(
     group: ClientGroup, folder: Path, client: int, names: Sequence[str] | None
 ) -> Mapping[str, Any]:
     content = {"folder": str(folder), "client": client, "names": names}
-    if client in group.exits:
-        return {"text": group.exits[client]}
     # A client whose process dies meanwhile will not answer: do not wait for it.
-    asking = asyncio.ensure_future(group.ask(client, _SALVAGE, content, TIMEOUT, channel="shell"))
-    while not asking.done():
-        await asyncio.wait([asking], timeout=0.2)
-        if client in group.exits:
-            asking.cancel()
-            return {"text": group.exits[client]}
-    return asking.result() or {"text": "did not answer"}
+    answer = await group.ask_living(client, _SALVAGE, content, TIMEOUT)
+    if answer is None:
+        return {"text": group.exits.get(client, "did not answer")}
+    return answer
 
 
 async def restore(group: ClientGroup, saved: Saved) -> KeepReport:

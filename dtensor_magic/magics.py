@@ -19,6 +19,7 @@ from .parsing import parse_clients, parse_env, parse_names, parse_time, parse_wh
 from .records import live_records
 from .spec import ClusterSpec
 from .state import client_ranges
+from .value_magics import collect, split_names
 from .views.progress import StartProgress
 from .views.resources import resource_table
 
@@ -173,7 +174,6 @@ class DTensorMagics(Magics):  # type: ignore[misc]
         options = parse_line(self.dtensor_restart, line)
         cluster = find_cluster(options.name)
         count = parse_whole(options.clients, "clients", "a client count; it is 1 or more")
-
         keep = parse_names(options.keep) if options.keep is not None else None
         return self._restart(cluster, clients=count, mesh=options.mesh, keep=keep, replay=options.replay)
 
@@ -250,7 +250,7 @@ class DTensorMagics(Magics):  # type: ignore[misc]
 
         ::
 
-          %%dtensor [--on 0,2-3] [--timeout S] [--output fold/each/first/none] [--setup] [--no-wait] [--name NAME]
+          %%dtensor [--on 0,2-3] [--timeout S] [--output MODE] [--setup] [--collect NAMES] [--no-wait] [--name NAME]
           %dtensor [the same options] CODE
 
         optional arguments:
@@ -260,11 +260,11 @@ class DTensorMagics(Magics):  # type: ignore[misc]
                             line as it comes; first: the first client's alone; none: errors only
           --no-wait         return at once, with a handle: state, wait(), cancel(); output appears as it comes
           --setup           a restart with --keep or --replay runs this cell again
+          --collect NAMES   afterwards, bring these variables to the notebook, as %dtensor_pull does
           --name NAME       the cluster's name; without it the one that was started last
         """
-        options, rest = split_cell_options(
-            line, ("--on", "--timeout", "--output", "--name"), ("--setup", "--no-wait"), "%%dtensor"
-        )
+        valued = ("--on", "--timeout", "--output", "--collect", "--name")
+        options, rest = split_cell_options(line, valued, ("--setup", "--no-wait"), "%%dtensor")
         if cell is None:
             code = rest
         elif rest:
@@ -279,7 +279,10 @@ class DTensorMagics(Magics):  # type: ignore[misc]
             "output": options.get("--output", self.output),
             "setup": "--setup" in options,
         }
+        collected = cluster.check_names(split_names([options["--collect"]])) if "--collect" in options else []
         if "--no-wait" in options:
+            if collected:
+                raise SpecError("%%dtensor: --collect needs the cell's end, which --no-wait does not wait for.")
             return cluster.run_later(code, **wishes)
         try:
             cluster.run(code, **wishes)
@@ -289,6 +292,8 @@ class DTensorMagics(Magics):  # type: ignore[misc]
                 self._restart(cluster, keep=["all"])
                 error.hint = ""
             raise
+        if collected:
+            collect(self.shell, cluster, collected, wishes["on"])
         return None
 
     @magic_arguments()

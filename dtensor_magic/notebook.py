@@ -11,15 +11,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 
 from .client.initialise import Initialised, initialise
+from .client.parts import read_parts, reader_of
 from .client.rendezvous import await_peers
 from .cluster import CellResult, Cluster, Progress, check_name_free, registry
 from .describing import read_descriptions
-from .errors import ContextLiveError, SpecError, StartError
+from .errors import ContextLiveError, SpecError, StartError, TransferError
+from .gathering import Pulled
 from .jobs import check_ports_free
 from .plan import ClusterPlan
+from .shards import MissingPartError, assemble, numpy_type
 from .spec import ClusterSpec
 from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
 from .variables import VariableState
@@ -157,6 +161,33 @@ class NotebookCluster(Cluster):
             self.setup_cells.append(code)
         return CellResult(clients, time.monotonic() - start, {} if bundle is None else {clients[0]: bundle})
 
+    def push(self, values: Mapping[str, Any], on: Iterable[int] | None = None) -> None:
+        """Bind values in the notebook's own namespace; see :meth:`Cluster.push`."""
+        self.check_alive()
+        self.check_names(values)
+        self.check_clients(on)
+        self._names().update(values)
+
+    def fetch(self, names: Sequence[str], on: Iterable[int] | None = None) -> dict[str, Pulled]:
+        """Return what names hold in the notebook's own namespace; see :meth:`Cluster.pull`."""
+        self.check_alive()
+        wanted = self.check_names(names)
+        clients = self.check_clients(on)
+        namespace = self._names()
+        missing = [name for name in wanted if name not in namespace]
+        if missing:
+            names_text = ", ".join(missing)
+            raise TransferError(names_text, f"there is no {names_text} in this notebook, which is the client.")
+        return {name: _fetched(name, namespace[name], clients) for name in wanted}
+
+    def _names(self) -> dict[str, Any]:
+        """Return the namespace that cells run in."""
+        from IPython.core.getipython import get_ipython
+
+        shell = get_ipython()
+        found: dict[str, Any] = self._namespace if shell is None else shell.user_ns
+        return found
+
     def run_later(self, code: str, **options: Any) -> CellHandle:  # noqa: ARG002
         """Refuse: the notebook kernel runs one cell at a time."""
         raise SpecError("--no-wait needs background clients (--background or -n).")
@@ -224,6 +255,26 @@ class NotebookCluster(Cluster):
             from tensorflow.experimental import dtensor
 
             dtensor.shutdown_accelerator_system()
+
+
+def _fetched(name: str, value: Any, clients: tuple[int, ...]) -> Pulled:
+    """Return a value as it is, and of a DTensor the global array."""
+    found = reader_of(value)
+    if found is None:
+        return Pulled(value, clients)
+    try:
+        stored, parts = read_parts(*found)
+        whole = tuple((0, size) for size in stored.shape)
+        # A copy: what tensors are made of is not to be written to.
+        return Pulled(np.array(assemble(whole, numpy_type(stored.dtype), parts)), clients, stored)
+    except MissingPartError as error:
+        raise TransferError(
+            name,
+            f"{name} cannot be pulled: its part from index {error.place} on is on another client of this job, "
+            "which this notebook does not drive.",
+        ) from error
+    except TypeError as error:
+        raise TransferError(name, f"{name} cannot be pulled: {error}.") from error
 
 
 def _is_initialised() -> bool:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -95,3 +96,24 @@ def processes_in(folder: Path) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
     return found
+
+
+def everywhere(cluster: Any, code: str) -> str:
+    """Run `code` on all clients; return the text of its value, which is the same on all."""
+    results = cluster.run(code, output="none").results
+    assert set(results) == set(cluster.clients)
+    found = {value["text/plain"] for value in results.values()}
+    assert len(found) == 1, found
+    return found.pop()
+
+
+@pytest.fixture
+def no_transfer_left() -> Iterator[None]:
+    """Look that no push or pull of this process left anything in memory or in its agent's folder."""
+    from dtensor_magic import shared_memory
+    from dtensor_magic.launchers.local import local_agent
+
+    yield
+    agent = local_agent().folder
+    assert list(shared_memory.PLACE.glob(f"{agent.name}*")) == []
+    assert list(agent.glob(f"{agent.name}*")) == []

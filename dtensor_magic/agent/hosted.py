@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +144,9 @@ class HostedCluster:
         return state
 
     def remove(self) -> None:
-        """Delete the folder and the record."""
+        """Delete the folder and the record, and end the holder of the network namespace, if there is one."""
+        if self.namespace is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.namespace, signal.SIGKILL)
         self._record_path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -6,7 +6,6 @@ It ends with its owner, and everything that it started ends with it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import AgentError, SpecError
 from ..records import ClusterRecord, ProcessIdentity
+from ..shared_memory import clear_transfers
 from ..state import to_json
 from .environment import client_environment
 from .hosted import HostedCluster
@@ -135,19 +135,20 @@ class Supervisor:
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            # A push or a pull that it was at.
+            clear_transfers(self.folder, pid)
             peer.close()
 
         loop.add_reader(descriptor, ended)
 
     async def _end_everything(self) -> None:
-        for cluster in self._clusters.values():
-            _end_holder(cluster)
         await self._processes.stop(self._processes.keys, STOP_GRACE)
         if self._template is not None:
             self._template.stop()
         for cluster in self._clusters.values():
             cluster.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
+        clear_transfers(self.folder)
 
     async def _visitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer, self._handle)
@@ -282,7 +283,6 @@ class Supervisor:
         await self._processes.stop(list(cluster.clients.values()), grace)
         for key in cluster.clients.values():
             self._processes.forget(key)
-        _end_holder(cluster)
         cluster.remove()
         self._leases.forget(name)
         self._maybe_done()
@@ -392,10 +392,3 @@ class Supervisor:
     async def _release(self, ports: list[int]) -> None:
         for port in ports:
             self._ports.release(port)
-
-
-def _end_holder(cluster: HostedCluster) -> None:
-    """Kill the holder of a cluster's network namespace, if it has one."""
-    if cluster.namespace is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(cluster.namespace, signal.SIGKILL)

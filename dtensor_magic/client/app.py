@@ -21,6 +21,7 @@ from ..agent.protocol import call
 from ..agent.status import StatusWriter
 from ..state import Phase
 from .context import ClientContext, take_orders
+from .formatting import register_formatters
 from .initialise import Initialised, initialise
 from .kernel import DTensorKernel
 from .lookout import Lookout
@@ -57,6 +58,7 @@ class ClientApp(IPKernelApp):  # type: ignore[misc]
             self.kernel.lookout = Lookout(self.status)
         if self.orders is not None and self.ready is not None and self.status is not None:
             spec = self.orders.spec
+            register_formatters(self.shell)
             self.shell.push(self.ready.names(spec.client_id, spec.num_clients), interactive=False)
             self.status.update(Phase.READY, devices=self.ready.device_facts())
 

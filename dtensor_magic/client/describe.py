@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..shards import mesh_dims
 from ..state import MeshState
 from ..variables import HeatState, Kind, Range, VariableState, part_of
 from .keeping.salvaging import user_names
-from .keeping.shards import mesh_dims
 
 #: Tensors of a list, dict, module or model that are looked at.
 MANY = 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from traitlets import Instance
 
-from . import stacks
+from . import stacks, values
 from .describe import describe, meshes
 from .keeping import bind, restore, salvage
 from .lookout import Lookout
@@ -29,8 +30,9 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     ``dtensor_abort_request`` aborts this client's collectives, which closes them for good;
     ``dtensor_describe_request`` tells what names hold (see `describe`).
 
-    On the shell channel: the last one too, for values, which only the main thread reads; and
-    ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request`` (see `keeping`).
+    On the shell channel: the last one too, for values, which only the main thread reads;
+    ``dtensor_salvage_request``, ``dtensor_restore_request`` and ``dtensor_bind_request`` (see `keeping`); and
+    ``dtensor_values_request`` (see `values`).
     """
 
     lookout = Instance(Lookout, allow_none=True)
@@ -47,6 +49,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
         self.shell_handlers["dtensor_restore_request"] = self._on_restore
         self.shell_handlers["dtensor_bind_request"] = self._on_bind
+        self.shell_handlers["dtensor_values_request"] = self._on_values
 
     async def do_execute(self, code: str, silent: bool, *args: Any, **kwargs: Any) -> Any:
         """Run a cell, saying on the status page that one runs."""
@@ -96,6 +99,13 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     async def _on_describe(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         self._answer("dtensor_describe_reply", stream, ident, parent, lambda asked: describe(self.shell, **asked))
 
+    async def _on_values(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        what = values.STEPS[parent["content"]["step"]]
+        with contextlib.nullcontext() if self.lookout is None else self.lookout.working(what):
+            self._answer(
+                "dtensor_values_reply", stream, ident, parent, lambda asked: values.serve(self.shell, **asked)
+            )
+
     def _answer(
         self,
         kind: str,
@@ -106,7 +116,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
     ) -> None:
         try:
             content = {"status": "ok", **work(parent["content"])}
-        except Exception as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
             traceback.print_exc(file=sys.__stderr__)
             content = {"status": "error", "text": f"{type(error).__name__}: {error}"}
         self.session.send(stream, kind, content, parent=parent, ident=ident)

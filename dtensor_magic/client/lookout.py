@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from ..agent.status import StatusWriter
@@ -59,6 +61,16 @@ class Lookout:
         if self._thread is None:
             self._thread = threading.Thread(target=self._look_out, daemon=True, name="dtensor-lookout")
             self._thread.start()
+
+    @contextlib.contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Say that the client does `what`, which is no cell, meanwhile."""
+        now = time.time()
+        self._status.update(Phase.BUSY, cell=what, text=what, run="", line=None, began=now, waits=[])
+        try:
+            yield
+        finally:
+            self._status.update(Phase.READY, line=None)
 
     def end(self, outcome: str, error: str, meshes: list[MeshState], *, leaving: bool) -> None:
         """Note how the cell ended.

@@ -146,6 +146,10 @@ class CellRun:
         if client in self.clients and client not in self.outcomes:
             self._end(Outcome(client, "died", time.monotonic(), text=text))
 
+    def answered(self, client: int, *, ok: bool) -> None:
+        """Note that a request which is no cell was answered."""
+        self._end(Outcome(client, "ok" if ok else "error", time.monotonic()))
+
     def _end(self, outcome: Outcome) -> None:
         if outcome.client in self.outcomes:
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from ..errors import AgentError
 from ..loop import driver
 from ..records import ProcessIdentity
+from ..shared_memory import clear_transfers
 from .connection import AgentConnection
 
 #: A Unix socket's path may have about 107 bytes; ours are FOLDER/NUMBER/cCLIENT-PORT or FOLDER/agent.sock.
@@ -80,6 +81,7 @@ class LocalAgent(AgentConnection):
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        clear_transfers(self.folder)
 
 
 def python_path() -> list[str]:

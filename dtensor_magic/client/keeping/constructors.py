@@ -8,8 +8,8 @@ import pickle
 import types
 from typing import Any
 
+from ...shards import ShardReader, StoredTensor, mesh_dims
 from ...variables import part_of
-from .shards import ShardReader, StoredTensor, mesh_dims
 
 
 class Restoring:
@@ -20,13 +20,13 @@ class Restoring:
     namespace : dict
         The shell's.
     reader : ShardReader
-    donor : int
-        The client whose pickle is read.
+    donor : str
+        The name of the files whose pickle is read.
     missing : dict of str to str
         Why a DTensor could not be made, by its key. None stands in its place, and whatever holds it is dropped.
     """
 
-    def __init__(self, namespace: dict[str, Any], reader: ShardReader, donor: int) -> None:
+    def __init__(self, namespace: dict[str, Any], reader: ShardReader, donor: str) -> None:
         self.namespace = namespace
         self.reader = reader
         self.donor = donor
@@ -133,13 +133,6 @@ def make_dvariable(key: str, trainable: bool, name: str) -> Any:
 
     value = make_dtensor(key)
     return None if value is None else dtensor.DVariable(value, trainable=trainable, name=name)
-
-
-def make_variable(value: Any, options: dict[str, Any]) -> Any:
-    """Make a ``tf.Variable`` that is no DVariable."""
-    import tensorflow as tf
-
-    return tf.Variable(value, **options)
 
 
 def make_tf_function(function: Any, options: dict[str, Any]) -> Any:

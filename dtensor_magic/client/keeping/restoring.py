@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...shards import ShardReader
 from . import constructors
-from .shards import ShardReader
 
 #: What was read and not yet bound: names are bound on all clients alike, so their driver compares them first.
 _read: dict[str, Any] = {}
@@ -38,13 +38,14 @@ def restore(
         ``kept``: the names that were read; ``lost``: the reason for each that could not be; ``modules``: the kept
         names that are imported modules.
     """
-    reader = ShardReader(Path(folder), clients)
-    restoring = constructors.current = constructors.Restoring(shell.user_ns, reader, donor)
+    reader = ShardReader(Path(folder), [f"c{client}" for client in clients])
+    source = f"c{donor}"
+    restoring = constructors.current = constructors.Restoring(shell.user_ns, reader, source)
     lost: dict[str, str] = {}
     _read.clear()
     try:
-        with (Path(folder) / f"c{donor}.pickle").open("rb") as file:
-            loader = pickle.Unpickler(file, buffers=reader.buffers(donor))  # noqa: S301 - our own client wrote it
+        with (Path(folder) / f"{source}.pickle").open("rb") as file:
+            loader = pickle.Unpickler(file, buffers=reader.buffers(source))  # noqa: S301 - our own client wrote it
             for position, name in enumerate(names):
                 try:
                     _, value = loader.load()

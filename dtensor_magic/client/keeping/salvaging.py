@@ -5,25 +5,20 @@ from __future__ import annotations
 import io
 import linecache
 import marshal
-import pickle
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
-from ...variables import part_of
+from ...pickling import ArrayPickler
+from ...shards import ShardWriter, mesh_dims
+from ..parts import forget_aborted, read_parts
 from . import constructors
-from .shards import ShardWriter, StoredTensor, mesh_dims
 
 #: What a client has from the start, or IPython keeps for itself.
 NOT_KEPT = frozenset(
     {"In", "Out", "get_ipython", "exit", "quit", "open", "client_id", "num_clients", "device_type"}
 )
-
-#: How often a read that was cancelled is tried.
-_READ_TRIES = 4
 
 
 def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -> dict[str, Any]:
@@ -35,10 +30,7 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
         ``kept``: the names that were written, in order; ``lost``: the reason for each that could not be;
         ``tensors``: the keys of the DTensors that each name holds, shared ones too.
     """
-    from tensorflow.python.eager import context
-
-    # An operation that was aborted would make every later one fail, also those that only read what is here.
-    context.async_clear_error()
+    forget_aborted()
     wanted = user_names(shell) if names is None else list(names)
     lost = {name: "there is no such name" for name in wanted if name not in shell.user_ns}
     values: dict[str, Any] = {}
@@ -50,7 +42,7 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
                 values[name] = shell.user_ns[name]
             except BaseException as error:  # noqa: BLE001 - any object's own pickling may raise anything
                 lost[name] = _why(shell.user_ns[name], error)
-    writer = ShardWriter(Path(folder), client)
+    writer = ShardWriter(Path(folder), f"c{client}")
     try:
         with (Path(folder) / f"c{client}.pickle").open("wb") as file:
             # One pickler for all, so that what they share stays shared.
@@ -91,8 +83,8 @@ class _Nowhere(io.RawIOBase):
         return len(data)
 
 
-class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
-    """A pickler that knows TensorFlow's values, and that functions of a notebook belong to its namespace.
+class Salvager(ArrayPickler):
+    """A pickler that knows DTensor's values, and that functions of a notebook belong to its namespace.
 
     Parameters
     ----------
@@ -104,7 +96,7 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def __init__(self, file: Any, namespace: dict[str, Any], writer: ShardWriter | None) -> None:
-        super().__init__(file, protocol=5, buffer_callback=self._buffer)
+        super().__init__(file, self._buffer)
         self._namespace = namespace
         self._writer = writer
         #: The key of each DTensor and DVariable that was met, by its identity.
@@ -112,10 +104,9 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
         self._by_value: type | None = None
         self.root = ""
 
-    def _buffer(self, buffer: pickle.PickleBuffer) -> bool:
+    def _buffer(self, buffer: memoryview) -> None:
         if self._writer is not None:
-            self._writer.buffer(buffer.raw())
-        return False
+            self._writer.buffer(buffer)
 
     def reducer_override(self, value: Any) -> Any:
         """Return how `value` is made again, or NotImplemented for pickle's own way."""
@@ -126,12 +117,11 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
             return constructors.make_mesh, (mesh_dims(value), value.device_type(), value.name)
         if isinstance(value, dtensor.Layout):
             return constructors.make_layout, (tuple(value.sharding_specs), value.mesh)
-        if isinstance(value, tf.Variable):
-            return self._variable(value)
-        if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
-            if dtensor.is_dtensor(value):
-                return constructors.make_dtensor, (self._store(value, lambda: value, dtensor.fetch_layout(value)),)
-            return tf.constant, (value.numpy(),)
+        if isinstance(value, tf.Variable) and getattr(value, "layout", None) is not None:
+            key = self._store(value, value.read_value, value.layout)
+            return constructors.make_dvariable, (key, value.trainable, value.name.partition(":")[0])
+        if isinstance(value, tf.Tensor) and hasattr(value, "numpy") and dtensor.is_dtensor(value):
+            return constructors.make_dtensor, (self._store(value, lambda: value, dtensor.fetch_layout(value)),)
         if isinstance(value, tf.types.experimental.PolymorphicFunction):
             return self._tf_function(value)
         if isinstance(value, types.FunctionType) and value.__globals__ is self._namespace:
@@ -140,45 +130,13 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
             return self._class(value)
         return super().reducer_override(value)
 
-    def _variable(self, value: Any) -> Any:
-
-        name = value.name.partition(":")[0]
-        layout = getattr(value, "layout", None)
-        if layout is not None:
-            return constructors.make_dvariable, (
-                self._store(value, value.read_value, layout),
-                value.trainable,
-                name,
-            )
-        options = {
-            "trainable": value.trainable,
-            "name": name,
-            "dtype": value.dtype.name,
-            "synchronization": value.synchronization,
-            "aggregation": value.aggregation,
-            "shape": None if value.shape.rank is None else value.shape.as_list(),
-        }
-        return constructors.make_variable, (value.numpy(), options)
-
     def _store(self, owner: Any, read: Callable[[], Any], layout: Any) -> str:
         """Write the local shards of a DTensor, and return its key, which is the same on all clients."""
         key = self.keys[id(owner)] = f"{self.root}/{len(self.keys)}"
         # Read in a try as well: the result of an aborted operation looks like any other until then.
-        tensor, local = _read(read)
-        if any(part.dtype.hasobject for part in local):
-            raise TypeError("a DTensor of strings has no bytes of its own to write")
-        if self._writer is None:
-            return key
-        dims = mesh_dims(layout.mesh)
-        shape = tuple(tensor.shape.as_list())
-        specs = tuple(layout.sharding_specs)
-        stored = StoredTensor(shape, tensor.dtype.name, specs, dims, layout.mesh.name, layout.mesh.device_type())
-        locations = layout.mesh.local_device_locations()
-        parts = [
-            (part_of(shape, specs, dict(dims), location), part)
-            for location, part in zip(locations, local, strict=True)
-        ]
-        self._writer.tensor(key, stored, parts)
+        stored, parts = read_parts(read, layout)
+        if self._writer is not None:
+            self._writer.tensor(key, stored, parts)
         return key
 
     @staticmethod
@@ -216,23 +174,3 @@ class Salvager(cloudpickle.Pickler):  # type: ignore[misc]
         pickler._by_value = value
         pickler.dump(value)
         return constructors.make_class, (value.__qualname__, file.getvalue())
-
-
-def _read(read: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """Return a DTensor and its local parts.
-
-    The first operations after an abort may still be cancelled, whatever they are; the next ones are not.
-    """
-    import tensorflow as tf
-    from tensorflow.experimental import dtensor
-    from tensorflow.python.eager import context
-
-    for attempt in range(1, _READ_TRIES + 1):
-        try:
-            tensor = read()
-            return tensor, [part.numpy() for part in dtensor.unpack(tensor)]
-        except tf.errors.CancelledError:
-            context.async_clear_error()
-            if attempt == _READ_TRIES:
-                raise
-    raise AssertionError
