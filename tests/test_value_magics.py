@@ -120,15 +120,17 @@ def test_mistakes_are_one_line_each():
 
 def test_names_are_completed():
     from dtensor_magic.completion import candidates
-    from dtensor_magic.magics import DTensorMagics
+    from dtensor_magic.value_magics import ValueMagics
 
-    magics = DTensorMagics.__new__(DTensorMagics)
-    magics.__dict__["_trait_values"] = {}
-    magics.shell = SimpleNamespace(user_ns={"weights": 1, "words": 2, "_": 3}, user_ns_hidden={})
-    assert candidates(magics, "dtensor_push", "%dtensor_push w")[1] == ["weights", "words"]
-    assert candidates(magics, "dtensor_push", "%dtensor_push a,we")[1] == ["a,weights"]
-    assert "--collect" in candidates(magics, "dtensor", "%%dtensor --c")[1]
-    assert "--as" in candidates(magics, "dtensor_pull", "%dtensor_pull --")[1]
+    shell = SimpleNamespace(
+        user_ns={"weights": 1, "words": 2, "_": 3},
+        user_ns_hidden={},
+        find_line_magic=lambda name: getattr(ValueMagics, name, None),
+    )
+    assert candidates(shell, "dtensor_push", "%dtensor_push w")[1] == ["weights", "words"]
+    assert candidates(shell, "dtensor_push", "%dtensor_push a,we")[1] == ["a,weights"]
+    assert "--collect" in candidates(shell, "dtensor", "%%dtensor --c")[1]
+    assert "--as" in candidates(shell, "dtensor_pull", "%dtensor_pull --")[1]
 
 
 def test_nothing_is_left_of_a_push_whose_notebook_was_killed():
