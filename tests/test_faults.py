@@ -217,17 +217,17 @@ def test_collectives_that_do_not_match_close_the_mesh_and_that_is_said(three, ca
 @pytest.mark.parametrize(
     ("code", "bound", "word"),
     [
-        ("time.sleep(60)", 1.5, "was interrupted"),
-        (f"if client_id != 1: {COLLECTIVE}", 2.5, "was released from a collective"),
-        ("if client_id != 1: print(tf.reduce_sum(x))", 2.5, "was released from a collective"),
-        ("if client_id != 1: dtensor.barrier(mesh)", 2.5, "was released from a collective"),
-        ("lock = threading.Lock(); lock.acquire(); lock.acquire()", 1.5, "was interrupted"),
+        ("time.sleep(60)", 4.0, "was interrupted"),
+        (f"if client_id != 1: {COLLECTIVE}", 5.0, "was released from a collective"),
+        ("if client_id != 1: print(tf.reduce_sum(x))", 5.0, "was released from a collective"),
+        ("if client_id != 1: dtensor.barrier(mesh)", 5.0, "was released from a collective"),
+        ("lock = threading.Lock(); lock.acquire(); lock.acquire()", 4.0, "was interrupted"),
         (
             "while True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: pass",
-            4.5,
+            7.0,
             "did not stop and had to be killed",
         ),
-        (DEADLOCK, 5.5, "did not stop and had to be killed"),
+        (DEADLOCK, 8.0, "did not stop and had to be killed"),
     ],
     ids=["sleep", "collective", "print", "barrier", "mutex", "deaf", "native"],
 )
