@@ -70,3 +70,19 @@ def test_leaving_the_terminal_leaves_nothing(terminal):
     terminal.sendline("exit")
     terminal.expect(pexpect.EOF)
     wait_for(lambda: gone(pids))
+
+
+def test_pictures_are_text_of_eighty_columns_and_the_panel_says_what_to_use(terminal):
+    run(terminal, "%load_ext dtensor_magic")
+    run(terminal, "%dtensor_init CPU -n 2 --mesh x=2")
+    run(terminal, "%dtensor w = dtensor.call_with_layout(tf.ones, dtensor.Layout(['x'], mesh), shape=(4,))")
+    for line, shows in (
+        ("%dtensor_mesh", "│ client 1"),
+        ("%dtensor_layout w", "8 B on each of 2 devices"),
+        ("%dtensor_variables", "EagerTensor  (4)    float32  [x]"),
+        ("%dtensor_timeline", "w = dtensor.call_with_layout"),
+    ):
+        shown = run(terminal, line)
+        assert shows in shown
+        assert max(map(len, shown.splitlines())) <= 80
+    assert "the panel needs a notebook; here %dtensor_status" in run(terminal, "%dtensor_panel")

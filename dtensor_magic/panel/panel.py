@@ -206,7 +206,8 @@ class Panel:
 
         def start() -> str:
             cluster = start_cluster(spec, os.environ, self._show_start)
-            self._follower.chosen = cluster.name
+            # The one that was started last is followed, by whomever.
+            self._follower.chosen = None
             self._fold.selected_index = None
             return f"{line}: {cluster.name} is ready."
 
@@ -227,10 +228,12 @@ class Panel:
             return
         self._confirm_until = 0.0
 
+        line = f"%dtensor_shutdown{_named(cluster)}"
+
         def stop() -> str:
             cluster.shutdown()
             self._fold.selected_index = 0
-            return f"%dtensor_shutdown: {cluster.name} is ended."
+            return f"{line}: {cluster.name} is ended."
 
         self._act("stopping", stop)
 
@@ -241,7 +244,7 @@ class Panel:
 
         def interrupt() -> None:
             try:
-                self._say(f"%dtensor_interrupt: {describe_outcomes(cluster.interrupt())}")
+                self._say(f"%dtensor_interrupt{_named(cluster)}: {describe_outcomes(cluster.interrupt())}")
             except DTensorMagicError as error:
                 self._say(str(error), problem=True)
             self._follower.poke()
@@ -259,7 +262,7 @@ class Panel:
         except DTensorMagicError as error:
             self._say(str(error), problem=True)
             return
-        line = f"%dtensor_restart{f' --keep {words}' if words else ''}"
+        line = f"%dtensor_restart{_named(cluster)}{f' --keep {words}' if words else ''}"
 
         def restart() -> str:
             report = cluster.restart(keep=keep, progress=self._show_start)
@@ -308,6 +311,11 @@ _DRAW: tuple[Callable[[ClusterState], str], ...] = (
     _meshes,
     lambda state: timeline.svg(state, time.time(), themed=True),
 )
+
+
+def _named(cluster: Cluster) -> str:
+    """Return the option that a line needs to mean `cluster`."""
+    return "" if registry.current() is cluster else f" --name {cluster.name}"
 
 
 def _headline(cluster: Cluster | None, state: ClusterState | None) -> str:
