@@ -474,6 +474,7 @@ class BackgroundCluster(Cluster):
         group, self._group = self._group, None
         if group is not None:
             group.agent.leased.discard(self.name)
+            group.agent.forget(self.name)
             driver().finish(group.close())
 
 

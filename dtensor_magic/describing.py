@@ -17,6 +17,8 @@ async def describe(
 ) -> dict[int, list[VariableState]]:
     """Ask all `clients` that live; see :meth:`Cluster.describe`."""
     alive = [client for client in clients if client not in group.exits]
+    if not alive:
+        raise ClusterStateError(f"all clients of {group.name} are dead; %dtensor_restart brings new ones.")
     found = await asyncio.gather(*(group.describe(client, names, values=values) for client in alive))
     answers = {client: answer for client, answer in zip(alive, found, strict=True) if answer is not None}
     silent = [client for client in alive if client not in answers]

@@ -131,7 +131,7 @@ def find_meshes(cluster: Cluster, state: ClusterState, name: str | None) -> list
     named = [mesh for mesh in state.meshes if mesh.name == name]
     if named:
         return named
-    found = next(iter(cluster.describe([name]).values()))[0]
+    found = over_clients(cluster.describe([name]))[0].first
     if found.mesh is None:
         raise SpecError(f"{name} is a {found.type} and has no mesh; name a Mesh, a Layout or a DTensor.")
     return [found.mesh]

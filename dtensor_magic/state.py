@@ -99,6 +99,23 @@ class CellSpan:
     waits: list[tuple[float, float | None]] = field(default_factory=list)
     run: str = ""
 
+    def finish(self, end: float, outcome: str) -> None:
+        """Note that it is over; a wait that was going on ends with it."""
+        self.end, self.outcome = end, outcome
+        self.close_wait(end)
+
+    def close_wait(self, end: float) -> None:
+        """End the wait that is going on, if one is."""
+        if self.waits and self.waits[-1][1] is None:
+            self.waits[-1] = self.waits[-1][0], end
+
+    def condense(self, most: int) -> None:
+        """Keep at most `most` waits: those that are nearest to each other become one."""
+        while len(self.waits) > most:
+            gaps = [after[0] - (before[1] or after[0]) for before, after in itertools.pairwise(self.waits)]
+            at = gaps.index(min(gaps))
+            self.waits[at : at + 2] = [(self.waits[at][0], self.waits[at + 1][1])]
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CellSpan:
         """Make a span of what :func:`to_json` made of one."""

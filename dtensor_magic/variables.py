@@ -15,6 +15,9 @@ Range = tuple[int, int]
 #: What a sharding spec says of an axis that every device holds whole.
 UNSHARDED = "unsharded"
 
+#: What is said of a name whose values are each client's own, which they may well be.
+OWN_VALUE = "a value per client"
+
 Kind = Literal["dtensor", "tensor", "array", "mesh", "layout", "value", "group"]
 
 
@@ -232,16 +235,25 @@ class NameState:
         own (its id, its part of the data) differ rightly.
         """
         missing = [client for client in self.clients if client not in self.by_client]
-        if missing:
-            return f"not on {name_clients(missing)}"
+        parts = [f"not on {name_clients(missing)}"] if missing else []
+        what, groups = self.apart
+        if what == "value":
+            parts.append(OWN_VALUE)
+        elif what:
+            told = [f"{name_clients(group)} {text}" for text, group in _largest_last(groups)]
+            parts.append(f"{what} differs: {'; '.join(told)}")
+        return "; ".join(parts)
+
+    @property
+    def apart(self) -> tuple[str, dict[str, list[int]]]:
+        """The first aspect in which the clients that have it differ, and who has what; empty where they agree."""
         for what, of in _ASPECTS:
             groups: dict[str, list[int]] = {}
             for client, variable in self.by_client.items():
                 groups.setdefault(of(variable), []).append(client)
             if len(groups) > 1:
-                parts = [f"{name_clients(group)} {text}" for text, group in _largest_last(groups)]
-                return f"{what} differs: {'; '.join(parts)}" if what != "value" else "a value per client"
-        return ""
+                return what, groups
+        return "", {}
 
 
 def _largest_last(groups: Mapping[str, list[int]]) -> list[tuple[str, list[int]]]:
@@ -296,7 +308,7 @@ def gather(described: Mapping[int, Sequence[VariableState]]) -> list[VariableSta
     """
     found: list[VariableState] = []
     for name in over_clients(described):
-        alike = not name.difference or name.difference.startswith("not on")
+        alike = not name.apart[0]
         if name.first.kind in ("dtensor", "group") and alike:
             found.append(_merge(list(name.by_client.values())))
         elif alike:

@@ -40,7 +40,9 @@ HOSTILE = (
 )
 NOW = 1000.0
 
-hostile_text = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40))
+# Box-drawing characters would be taken for parts of our own boxes.
+_words = st.text(st.characters(exclude_characters=map(chr, range(0x2500, 0x2580))), max_size=40)
+hostile_text = st.one_of(st.sampled_from(HOSTILE), _words)
 
 
 def cluster(dims, clients=1, *, name="mesh", phases=(), memory=False, devices=()):

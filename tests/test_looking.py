@@ -11,9 +11,10 @@ import pytest
 from conftest import wait_for
 
 from dtensor_magic import Cluster
+from dtensor_magic.agent.status import StatusReader, StatusWriter
 from dtensor_magic.errors import ClusterStateError, SpecError
-from dtensor_magic.state import Phase, hung_clients
-from dtensor_magic.variables import gather, over_clients, same_parts, signature
+from dtensor_magic.state import CellSpan, MeshState, Phase, hung_clients
+from dtensor_magic.variables import VariableState, gather, over_clients, same_parts, signature
 
 SETUP = """
 import time, numpy as np
@@ -34,6 +35,11 @@ class Bad:
     def __repr__(self):
         raise ValueError("no")
 bad = Bad()
+class Worse:
+    @property
+    def value(self):
+        raise RuntimeError("no value")
+worse = Worse()
 word = tf.constant("word")
 if client_id == 1:
     only_here = 1
@@ -142,6 +148,7 @@ def test_names_are_described_and_their_differences_told(two):
         "layout": ("layout", "Layout"),
         "other": ("mesh", "Mesh"),
         "bad": ("value", "Bad"),
+        "worse": ("value", "Worse"),
         "word": ("tensor", "EagerTensor"),
         "only_here": ("value", "int"),
     }
@@ -150,6 +157,7 @@ def test_names_are_described_and_their_differences_told(two):
     assert (found["x"].first.shape, found["x"].first.nbytes) == ([4, 2], 32)
     assert [part.name for part in found["nest"].first.parts] == ["['w']", "['l'][0]"]
     assert [part.name for part in found["net"].first.parts] == [".kernel", ".layers.0"]
+    assert found["worse"].first.text == "cannot be looked into: RuntimeError: no value"
     assert found["bad"].first.text == "<Bad, whose repr raises ValueError>"
 
 
@@ -202,3 +210,34 @@ def test_a_single_client_is_described_alike():
     with Cluster.start("CPU", clients=1, background=True, mesh="a=1") as cluster:
         cluster.run("w = dtensor.call_with_layout(tf.ones, dtensor.Layout(['a'], mesh), shape=(2,))")
         assert signature(gather(cluster.describe(["w"]))[0]) == "float32 (2) [a] on a=1"
+
+
+def test_twenty_thousand_waits_are_told_in_some_and_leave_a_page_that_can_be_read(tmp_path):
+    page = StatusWriter(str(tmp_path / "page"))
+    span = CellSpan("In[1]", "x", 0.0)
+    for number in range(20_000):
+        span.waits.append((number + 0.1, number + 0.9))
+        span.condense(200)
+    assert len(span.waits) == 200
+    assert (span.waits[0][0], span.waits[-1][1]) == (0.1, 19_999.9)
+    page.update(Phase.BUSY, waits=[(float(number), number + 0.5) for number in range(40_000)], said="words")
+    found = StatusReader(str(tmp_path / "page")).read()
+    assert (found["phase"], found["waits"], found["said"]) == ("busy", [], "words")
+
+
+def test_a_name_that_some_lack_and_others_hold_differently_is_drawn_for_each():
+    def one(shape):
+        return VariableState(
+            "w",
+            "dtensor",
+            "EagerTensor",
+            shape=shape,
+            dtype="float32",
+            specs=["a"],
+            mesh=MeshState("m", {"a": 2}, "CPU"),
+        )
+
+    described = {0: [one([2])], 1: [one([4])], 2: []}
+    (name,) = over_clients(described)
+    assert name.difference == "not on client 2; shape differs: client 0 [2]; client 1 [4]"
+    assert [(found.client, found.shape) for found in gather(described)] == [(0, [2]), (1, [4])]

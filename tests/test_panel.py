@@ -135,6 +135,11 @@ def test_panels_agree_and_follow_a_cluster_however_it_was_started(notebook):
     two.field("Cluster").select_option("by-magic")
     for panel in (one, two):
         panel.phases("✓ ready", "✓ ready")
+    # A choice stays when another cluster comes.
+    notebook.run("%dtensor_init CPU -n 2 --name third")
+    expect(two.field("Cluster").get_by_role("option")).to_have_count(3)
+    expect(two.field("Cluster")).to_have_value("by-magic")
+    two.shows("by-magic: ready")
     notebook.run("%dtensor_shutdown --all")
     for panel in (one, two):
         panel.shows("No cluster runs")

@@ -138,7 +138,7 @@ class HostedCluster:
                 state.phase = Phase.DEAD
                 state.since = process.ended_at
                 if running:
-                    span.end, span.outcome = process.ended_at, "died"
+                    span.finish(process.ended_at, "died")
         elif process is not None and sample:
             state.rss, state.pss, state.cpu = process.sample()
         return state

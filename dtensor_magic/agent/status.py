@@ -67,10 +67,15 @@ class StatusWriter:
         self._texts.update({name: json.dumps(value) for name, value in fields.items()})
         text = self._text()
         if len(text) > _ROOM:
-            # A thousand devices fit; only an error's text can be this long, and its end says most.
+            # A thousand devices fit; an error's text can be this long, and its end says most.
             error = json.loads(self._texts.get("error", '""'))
             self._texts["error"] = json.dumps(error[-_ROOM // 8 :])
             text = self._text()
+        for name in ("cells", "waits", "said", "text", "meshes"):
+            if len(text) > _ROOM and name in self._texts:
+                # Readers do without, and a page that is too long would be none.
+                self._texts[name] = '""' if name in ("said", "text") else "[]"
+                text = self._text()
         _HEADER.pack_into(self._map, 0, self._sequence + 1, len(text))
         self._map[_HEADER.size : _HEADER.size + len(text)] = text
         self._sequence += 2

@@ -26,6 +26,9 @@ GRID = 24
 #: Elements of an array that are compared between clients: those at even distances.
 _SAMPLE = 4096
 
+#: Bytes of a tensor from which on clients are not compared by its values.
+_LARGE = 1 << 20
+
 _TEXT = 120
 
 
@@ -43,7 +46,7 @@ def describe(shell: Any, names: Sequence[str] | None, *, values: bool = False) -
         ``variables``: a list of `VariableState` as JSON, and ``missing``: names that there are not.
     """
     namespace = shell.user_ns
-    wanted = [name for name in user_names(shell) if _interesting(namespace[name])] if names is None else names
+    wanted = [name for name in user_names(shell) if _interesting(namespace.get(name))] if names is None else names
     found, missing = [], []
     for name in wanted:
         try:
@@ -80,9 +83,14 @@ def _look_up(namespace: Mapping[str, Any], name: str) -> Any:
 def describe_value(name: str, value: Any, *, values: bool = False) -> VariableState:
     """Describe one value; a group of tensors with all of them."""
     try:
-        members = list(_members(value))
+        return _describe(name, value, values=values)
     except Exception as error:  # noqa: BLE001 - any object's own attributes may raise anything
-        return VariableState(name, "value", type(value).__name__, text=f"cannot be looked into: {error}"[:_TEXT])
+        why = f"cannot be looked into: {type(error).__name__}: {error}"
+        return VariableState(name, "value", type(value).__name__, text=why[:_TEXT])
+
+
+def _describe(name: str, value: Any, *, values: bool) -> VariableState:
+    members = list(_members(value))
     if not members:
         return _single(name, value, values=values)
     group = VariableState(name, "group", type(value).__name__, text=_group_text(value, len(members)))
@@ -155,7 +163,8 @@ def _single(name: str, value: Any, *, values: bool) -> VariableState:
         return state
     if isinstance(value, (tf.Variable, np.ndarray)) or (tf.is_tensor(value) and hasattr(value, "numpy")):
         state = _array_state(name, "array" if isinstance(value, np.ndarray) else "tensor", kind, value)
-        array = _as_array(value)
+        # A large tensor's bytes are fetched for its picture alone.
+        array = _as_array(value) if values or state.kind == "array" or (state.nbytes or 0) < _LARGE else None
         if array is not None:
             state.digest = _digest(array)
             if values:

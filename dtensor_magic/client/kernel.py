@@ -44,7 +44,7 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.control_handlers["dtensor_report_request"] = self._on_report
         self.control_handlers["dtensor_abort_request"] = self._on_abort
-        self.control_handlers["dtensor_describe_request"] = self._on_describe
+        self.control_handlers["dtensor_describe_request"] = self._on_describe_meanwhile
         self.shell_handlers["dtensor_describe_request"] = self._on_describe
         self.shell_handlers["dtensor_salvage_request"] = self._on_salvage
         self.shell_handlers["dtensor_restore_request"] = self._on_restore
@@ -97,7 +97,17 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         self._answer("dtensor_bind_reply", stream, ident, parent, lambda asked: bind(self.shell, **asked))
 
     async def _on_describe(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
-        self._answer("dtensor_describe_reply", stream, ident, parent, lambda asked: describe(self.shell, **asked))
+        self._answer("dtensor_describe_reply", stream, ident, parent, self._describe)
+
+    def _describe(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return describe(self.shell, **asked)
+
+    async def _on_describe_meanwhile(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
+        # On a thread of its own: a look at many names must not hold up an abort.
+        content = await asyncio.get_running_loop().run_in_executor(
+            None, self._try, self._describe, parent["content"]
+        )
+        self.session.send(stream, "dtensor_describe_reply", content, parent=parent, ident=ident)
 
     async def _on_values(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
         what = values.STEPS[parent["content"]["step"]]
@@ -114,12 +124,15 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         parent: Mapping[str, Any],
         work: Callable[[Mapping[str, Any]], dict[str, Any]],
     ) -> None:
+        self.session.send(stream, kind, self._try(work, parent["content"]), parent=parent, ident=ident)
+
+    @staticmethod
+    def _try(work: Callable[[Mapping[str, Any]], dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            content = {"status": "ok", **work(parent["content"])}
+            return {"status": "ok", **work(asked)}
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a value of any kind may refuse; the driver reports it
             traceback.print_exc(file=sys.__stderr__)
-            content = {"status": "error", "text": f"{type(error).__name__}: {error}"}
-        self.session.send(stream, kind, content, parent=parent, ident=ident)
+            return {"status": "error", "text": f"{type(error).__name__}: {error}"}
 
 
 def _judge(reply: Mapping[str, Any]) -> tuple[str, str]:

@@ -24,6 +24,9 @@ _LINGER = 4
 #: How many of the last cells are remembered.
 CELLS = 12
 
+#: How many waits are told apart in the cell that runs, and in one that is over.
+_RUNNING, _REMEMBERED = 200, 50
+
 
 class Lookout:
     """Writes the client's status page while cells run.
@@ -90,8 +93,8 @@ class Lookout:
             span, self._span = self._span, None
         if span is None:
             return
-        span.end, span.outcome = time.time(), outcome
-        self._close_wait(span)
+        span.finish(time.time(), outcome)
+        span.condense(_REMEMBERED)
         self._done.append(span)
         self._status.update(
             Phase.READY,
@@ -132,13 +135,9 @@ class Lookout:
         self._used = used
         waiting = still and waits_for_peers(module)
         if not waiting:
-            self._close_wait(span)
+            span.close_wait(now)
         elif not span.waits or span.waits[-1][1] is not None:
             span.waits.append((self._since, None))
+            span.condense(_RUNNING)
         phase = Phase.WAITING if waiting else Phase.BUSY
         self._status.refine(phase, line=line, said=last_words(), waits=span.waits)
-
-    @staticmethod
-    def _close_wait(span: CellSpan) -> None:
-        if span.waits and span.waits[-1][1] is None:
-            span.waits[-1] = span.waits[-1][0], time.time()

@@ -57,8 +57,11 @@ class Explorer:
             options = [(_label(one), one.name) for one in found]
             chosen = self._list.value
             if tuple(self._list.options) != tuple(options):
+                # New options choose the first by themselves, which is no user's choice.
+                self._list.unobserve(self._on_choice, "value")
                 self._list.options = options
                 self._list.value = chosen if chosen in {one.name for one in found} else None
+                self._list.observe(self._on_choice, "value")
         self._draw()
 
     def _on_choice(self, _: Any) -> None:

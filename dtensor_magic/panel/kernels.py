@@ -27,6 +27,11 @@ class FrontEnd:
     def _end(self) -> None:
         self._busy = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether the notebook kernel runs a cell."""
+        return self._busy
+
     def close(self) -> None:
         """Forget the shell."""
         self._shell.events.unregister("pre_execute", self._begin)

@@ -54,7 +54,8 @@ class Panel:
         self._lock = threading.RLock()
         self._front_end = FrontEnd(magics.shell)
         self._acting = ""
-        self._confirm_until = 0.0
+        #: The cluster that a click on Stop was for, and until when another one confirms it.
+        self._to_stop: tuple[Cluster | None, float] = (None, 0.0)
         self._drawn_all = 0.0
         self._last: tuple[Cluster | None, ClusterState | None] = (None, None)
         self._follower = Follower(self._show, self._say, self._front_end)
@@ -105,7 +106,8 @@ class Panel:
         """End it: its thread, and its views."""
         self._follower.views(0)
         self._front_end.close()
-        self.box.close()
+        for widget in list(_all_widgets(self.box)):
+            widget.close()
 
     def as_text(self) -> str:
         """Return what stands in the notebook where no widget can be shown."""
@@ -153,11 +155,13 @@ class Panel:
 
     def _list_clusters(self, cluster: Cluster | None) -> None:
         names = tuple(one.name for one in registry.all())
-        if tuple(self._choice.options) != names:
-            self._choice.options = names
         self._choice.layout.display = "" if len(names) > 1 else "none"
-        if cluster is not None and cluster.name in names and self._choice.value != cluster.name:
-            self._choice.value = cluster.name
+        chosen = cluster.name if cluster is not None and cluster.name in names else None
+        if (tuple(self._choice.options), self._choice.value) != (names, chosen):
+            # New options choose the first by themselves, which is no user's choice.
+            self._choice.unobserve(self._on_choice, "value")
+            self._choice.options, self._choice.value = names, chosen
+            self._choice.observe(self._on_choice, "value")
 
     def _buttons(self) -> None:
         """Enable the buttons that do something now."""
@@ -174,7 +178,7 @@ class Panel:
             if background
             else "The client is this notebook kernel: the notebook's own stop button interrupts it"
         )
-        if time.monotonic() > self._confirm_until:
+        if not self._stop_asked(cluster):
             self._stop.description, self._stop.button_style = "Stop", ""
 
     def _say(self, message: str, *, problem: bool = False) -> None:
@@ -221,12 +225,12 @@ class Panel:
         cluster = self._follower.cluster()
         if cluster is None:
             return
-        if time.monotonic() > self._confirm_until:
-            self._confirm_until = time.monotonic() + CONFIRM
+        if not self._stop_asked(cluster):
+            self._to_stop = cluster, time.monotonic() + CONFIRM
             self._stop.description, self._stop.button_style = "Really stop?", "danger"
             self._say(f"Stop ends {cluster.name}, and its variables are lost. Click again to do it.")
             return
-        self._confirm_until = 0.0
+        self._to_stop = None, 0.0
 
         line = f"%dtensor_shutdown{_named(cluster)}"
 
@@ -235,7 +239,10 @@ class Panel:
             self._fold.selected_index = 0
             return f"{line}: {cluster.name} is ended."
 
-        self._act("stopping", stop)
+        self._act("stopping", stop, here=not isinstance(cluster, BackgroundCluster))
+
+    def _stop_asked(self, cluster: Cluster | None) -> bool:
+        return self._to_stop[0] is cluster and time.monotonic() < self._to_stop[1]
 
     def _on_interrupt(self) -> None:
         cluster = self._follower.cluster()
@@ -272,6 +279,9 @@ class Panel:
 
     def _act(self, what: str, work: Callable[[], str], *, here: bool = False) -> None:
         """Do one thing at a time; on a thread of its own, so that the kernel stays free."""
+        if here and self._front_end.busy:
+            self._say("The notebook kernel runs a cell, and DTensor is its own: wait for the end.", problem=True)
+            return
         with self._lock:
             if self._acting:
                 return

@@ -33,6 +33,7 @@ _OPTIONS = {
     "parallel_executor": "--parallel-executor",
     "mesh": "--mesh",
     "timeout": "--timeout",
+    "platform": "--from",
     "name": "--name",
     "start_method": "--start-method",
     "lease": "--lease",
@@ -141,5 +142,4 @@ def magic_line(spec: ClusterSpec) -> str:
 
 
 def _quote(text: str) -> str:
-    # shlex would quote what needs none in a magic's line, as in --mesh batch=-1.
     return shlex.quote(text) if any(character.isspace() or character in "\"'" for character in text) else text

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ..variables import NameState, VariableState
+from ..variables import OWN_VALUE, NameState, VariableState
 from .columns import clean, clip, table, wrap
 from .text import size
 
 _COLUMNS = ("name", "type", "shape", "dtype", "layout or value", "bytes")
 _NONE = "the clients hold no names yet"
-_OWN = "a value per client"
 _LEFT = 'style="text-align:left"'
 
 
@@ -71,7 +70,7 @@ def _bytes(variable: VariableState) -> str:
 
 def _flag(name: NameState) -> str:
     """Say in what the clients differ, with a sign: values that differ may well be meant to."""
-    return f"{'≠' if name.difference == _OWN else '⚠'} {name.difference}"
+    return f"{'≠' if name.difference == OWN_VALUE else '⚠'} {name.difference}"
 
 
 def _html_row(name: NameState) -> str:

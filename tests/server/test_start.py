@@ -6,12 +6,15 @@ import asyncio
 import json
 import sys
 import venv
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from conftest import wait_for
 
 from dtensor_magic.records import find_record
+from dtensor_magic.server.specs import magic_line
+from dtensor_magic.spec import ClusterSpec
 
 from .conftest import until
 
@@ -185,3 +188,14 @@ async def test_a_server_that_stops_takes_back_a_start_and_leaves_the_rest(ask, j
     assert find_record("unfinished") is None
     assert find_record("stays") is not None
     await ask("clusters/stays", "DELETE")
+
+
+def test_the_magic_line_has_an_option_for_every_field():
+    values = {"device_type": "CPU", "env": {"A": "b c"}, "coordination_service": False, "start_method": "exec"}
+    for field in fields(ClusterSpec):
+        kinds = {"bool": True, "int": 3, "float": 7.5, "str": "word"}
+        value = values.get(
+            field.name, next((kinds[kind] for kind in kinds if str(field.type).startswith(kind)), None)
+        )
+        line = magic_line(ClusterSpec(**{field.name: value}))
+        assert line.startswith("%dtensor_init "), field.name
