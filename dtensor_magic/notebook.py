@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from .client.describe import describe, meshes
 from .client.initialise import Initialised, initialise
 from .client.parts import read_parts, reader_of
 from .client.rendezvous import await_peers
@@ -25,7 +26,7 @@ from .jobs import check_ports_free
 from .plan import ClusterPlan
 from .shards import MissingPartError, assemble, numpy_type
 from .spec import ClusterSpec
-from .state import ClientState, ClusterPhase, ClusterState, MeshState, Phase
+from .state import ClientState, ClusterPhase, ClusterState, Phase
 from .variables import VariableState
 
 if TYPE_CHECKING:
@@ -123,8 +124,7 @@ class NotebookCluster(Cluster):
             return state
         state.phase, client.phase, client.since = ClusterPhase.READY, Phase.READY, self._created
         client.devices = self._ready.devices
-        if self.plan.mesh is not None:
-            state.meshes = [MeshState("mesh", dict(self.plan.mesh.dims), self.device_type)]
+        state.meshes = meshes(self._shell())
         if sample:
             memory = self._process.memory_full_info()
             client.rss, client.pss = memory.rss, getattr(memory, "pss", None)
@@ -204,12 +204,14 @@ class NotebookCluster(Cluster):
         self, names: Sequence[str] | None = None, *, values: bool = False
     ) -> dict[int, list[VariableState]]:
         """Tell what names hold here; see :meth:`Cluster.describe`."""
+        found = describe(self._shell(), names, values=values)
+        return read_descriptions(self.name, names, {self.clients[0]: found})
+
+    def _shell(self) -> Any:
+        """Return what holds the names: the notebook's shell, or a stand-in where there is none."""
         from IPython.core.getipython import get_ipython
 
-        from .client.describe import describe
-
-        shell = get_ipython() or SimpleNamespace(user_ns=self._namespace)
-        return read_descriptions(self.name, names, {self.clients[0]: describe(shell, names, values=values)})
+        return get_ipython() or SimpleNamespace(user_ns=self._namespace)
 
     def restart(
         self,

@@ -153,6 +153,8 @@ def test_in_local_mode_the_notebook_kernel_is_shown():
         "%dtensor_mesh",
         "%dtensor_variables",
         "%dtensor_timeline",
+        "other = dtensor.create_mesh([('q', 4)], device_type='CPU')",
+        "%dtensor_mesh other",
     ]
     out = run_notebook(cells, allow_errors=True)
     assert "no client of dtensor-1 has 'w'; %dtensor_variables lists what there is." in out[2].error["evalue"]
@@ -160,3 +162,4 @@ def test_in_local_mode_the_notebook_kernel_is_shown():
     assert "mesh: 4 CPU devices, batch=4" in picture(out[5])[1]
     assert "float32" in out[6].shown[0]["text/plain"]
     assert "no cell has run" in picture(out[7])[1]
+    assert "other: 4 CPU devices, q=4" in picture(out[9])[1]
