@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ class ValueMagics(Magics):  # type: ignore[misc]
         options = parse_line(self.dtensor_pull, line)
         cluster = find_cluster(options.name)
         names = cluster.check_names(split_names(options.names))
-        if options.target is not None and (len(names) > 1 or not options.target.isidentifier()):
+        if options.target is not None and (len(names) > 1 or not _bindable(options.target)):
             raise SpecError("%dtensor_pull: --as takes one name, for one value.")
         collect(self.shell, cluster, names, parse_clients(options.on) if options.on else None, options.target)
 
@@ -81,6 +82,10 @@ def collect(
             continue
         shell.push({called: pulled.value}, interactive=False)
         print(f"pulled {name}{f' as {target}' if target else ''}: {origin(pulled)}")
+
+
+def _bindable(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def split_names(words: Sequence[str]) -> list[str]:

@@ -212,6 +212,28 @@ def test_a_single_client_is_described_alike():
         assert signature(gather(cluster.describe(["w"]))[0]) == "float32 (2) [a] on a=1"
 
 
+def test_odd_large_and_cyclic_values_hide_no_others_and_cost_little(two):
+    two.run(
+        "import keras\nfrom unittest.mock import MagicMock\nodd_shape = tf.Variable(1.0, shape=tf.TensorShape(None))\n"
+        "mock = MagicMock()\nglobals()[3] = 4\nclass B:\n    def __repr__(self): return '\\ud800'\nb = B()\n"
+        "data = [[float(i) for i in range(1000)] for _ in range(300)]; million = {i: i for i in range(1_000_000)}\n"
+        "a = []; a.extend([a] * 6)\nmodel = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])\n"
+        "kv = keras.Variable(np.ones((2, 3), 'float32'))"
+    )
+    found = {name.name: name.first for name in over_clients(two.describe())}
+    assert {"odd_shape", "mock", "b", "data", "million", "a", "x", "v"} <= set(found)
+    assert [(signature(part)) for part in found["model"].parts] == ["float32 (3, 4)", "float32 (4)"]
+    assert signature(found["kv"]) == "float32 (2, 3)"
+    assert found["million"].text == "dict of 1000000"
+    two.run("del odd_shape, mock, b, data, million, a, model, kv, globals()[3]")
+
+
+def test_an_error_of_a_million_letters_ends_its_cell(two):
+    with pytest.raises(Exception, match="z{100}"):
+        two.run("raise ValueError('z' * 1_000_000)", timeout=30)
+    assert client(two).said.startswith("ValueError: zzz")
+
+
 def test_twenty_thousand_waits_are_told_in_some_and_leave_a_page_that_can_be_read(tmp_path):
     page = StatusWriter(str(tmp_path / "page"))
     span = CellSpan("In[1]", "x", 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import sys
 import types
@@ -17,8 +18,11 @@ from ..state import MeshState
 from ..variables import HeatState, Kind, Range, VariableState, part_of
 from .keeping.salvaging import user_names
 
-#: Tensors of a list, dict, module or model that are looked at.
+#: Entries of a list or dict, and tensors of a module or model, that are looked at.
 MANY = 2000
+
+#: Lists and dicts within one variable that are looked into.
+_WALK = 200
 
 #: Rows and columns of a heat map, at most.
 GRID = 24
@@ -90,7 +94,7 @@ def describe_value(name: str, value: Any, *, values: bool = False) -> VariableSt
 
 
 def _describe(name: str, value: Any, *, values: bool) -> VariableState:
-    members = list(_members(value))
+    members = list(_members(value, "", set()))
     if not members:
         return _single(name, value, values=values)
     group = VariableState(name, "group", type(value).__name__, text=_group_text(value, len(members)))
@@ -100,21 +104,28 @@ def _describe(name: str, value: Any, *, values: bool) -> VariableState:
     return group
 
 
-def _members(value: Any, way: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors in a list, dict, tf.Module or model, with the way to each."""
+def _members(value: Any, way: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in a list, dict, tf.Module or model, with the way to each; each container once.
+
+    Of a large container of something else a part is looked at.
+    """
     import tensorflow as tf
 
-    if depth > 0 and _is_tensor(value):
+    if isinstance(value, (int, float, str, bytes)) or id(value) in seen or len(seen) > _WALK:
+        return
+    if way and _is_tensor(value):
         yield way, value
     elif isinstance(value, tf.Module) or (hasattr(value, "trainable_weights") and hasattr(value, "weights")):
         for variable, path in _variables(value):
             yield f"{way}.{path}", variable
-    elif isinstance(value, Mapping) and depth < 8:
-        for key, member in list(value.items()):
-            yield from _members(member, f"{way}[{key!r}]", depth + 1)
-    elif isinstance(value, (list, tuple)) and depth < 8:
-        for position, member in enumerate(list(value)[:MANY]):
-            yield from _members(member, f"{way}[{position}]", depth + 1)
+    elif isinstance(value, Mapping):
+        seen.add(id(value))
+        for key in list(itertools.islice(value, MANY)):
+            yield from _members(value[key], f"{way}[{key!r}]", seen)
+    elif isinstance(value, (list, tuple)):
+        seen.add(id(value))
+        for position, member in enumerate(value[:MANY]):
+            yield from _members(member, f"{way}[{position}]", seen)
 
 
 def _variables(module: Any) -> list[tuple[Any, str]]:
@@ -146,7 +157,9 @@ def _single(name: str, value: Any, *, values: bool) -> VariableState:
     from tensorflow.experimental import dtensor
 
     kind = type(value).__name__
-    value = _keras_value(value) or value if not isinstance(value, (tf.Variable, np.ndarray)) else value
+    if not isinstance(value, (tf.Variable, np.ndarray)):
+        inner = _keras_value(value)
+        value = value if inner is None else inner
     if isinstance(value, dtensor.Mesh):
         mesh = _mesh(value, name)
         # Not its own text, in which each client lists its own devices.
@@ -290,6 +303,8 @@ def _short(value: Any) -> str:
         text = " ".join(repr(value).split())
     except Exception as error:  # noqa: BLE001 - a user's repr may raise anything
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    # A lone surrogate cannot travel.
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= _TEXT else text[: _TEXT - 1] + "…"
 
 

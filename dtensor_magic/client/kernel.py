@@ -139,5 +139,5 @@ def _judge(reply: Mapping[str, Any]) -> tuple[str, str]:
     """Return a cell's outcome, and its error in one line, from its reply."""
     if reply.get("status") == "ok":
         return "done", ""
-    name, text = reply.get("ename", ""), str(reply.get("evalue", "")).strip().partition("\n")[0]
+    name, text = reply.get("ename", ""), str(reply.get("evalue", "")).strip().partition("\n")[0][:200]
     return ("interrupted" if name == "KeyboardInterrupt" else "failed"), f"{name}: {text}" if text else name

@@ -14,6 +14,7 @@ import ipywidgets as widgets
 from ..cluster import check_name_free, registry
 from ..devices import DEVICE_TYPES, preferred_device_type
 from ..errors import DTensorMagicError, SpecError
+from ..magic_lines import parse_line
 from ..plan import ClusterPlan
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Form:
         try:
             spec = self._magics.spec_of(self.compose())
             plan = spec.plan(os.environ)
-            if "--plan" in self.compose().split():
+            if parse_line(self._magics.dtensor_init, self.compose()).plan:
                 raise SpecError("--plan starts nothing: give it to %dtensor_init in a cell.")
             if spec.name and registry.same_request(spec) is None:
                 check_name_free(spec.name)

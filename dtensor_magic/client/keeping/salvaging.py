@@ -59,11 +59,14 @@ def salvage(shell: Any, folder: str, client: int, names: Sequence[str] | None) -
 def user_names(shell: Any) -> list[str]:
     """Return the names that the user made."""
     hidden = getattr(shell, "user_ns_hidden", {})
-    return [
-        name
-        for name, value in shell.user_ns.items()
-        if not name.startswith("_") and name not in NOT_KEPT and not (name in hidden and hidden[name] is value)
-    ]
+
+    def own(name: object, value: Any) -> bool:
+        # A cell may put any key into its globals.
+        if not isinstance(name, str) or name.startswith("_") or name in NOT_KEPT:
+            return False
+        return not (name in hidden and hidden[name] is value)
+
+    return [name for name, value in list(shell.user_ns.items()) if own(name, value)]
 
 
 def _try(shell: Any, value: Any) -> list[int]:
