@@ -130,7 +130,7 @@ class Panel:
             self._list_clusters(cluster)
             self._buttons()
             self._draw(state)
-        over = _at_work(before[1]) and not _at_work(state)
+        over = _last_end(before[1]) != _last_end(state)
         if self._tabs.selected_index == _TABS.index("Variables") and (over or before[0] is not cluster):
             self._explorer.refresh()
 
@@ -338,6 +338,12 @@ def _all_widgets(widget: Any) -> Iterator[Any]:
     yield widget
     for child in getattr(widget, "children", ()):
         yield from _all_widgets(child)
+
+
+def _last_end(state: ClusterState | None) -> float:
+    """Return when the last cell ended: what names hold may be another thing since."""
+    clients = state.clients if state is not None else []
+    return max((client.cells[-1].end or 0.0 for client in clients if client.cells), default=0.0)
 
 
 def _at_work(state: ClusterState | None) -> bool:
