@@ -34,11 +34,22 @@ def parse_line(magic: Any, line: str) -> Any:
     """
     name = magic.__name__
     try:
-        return parse_argstring(magic, line)
+        options = parse_argstring(magic, line)
     except UsageError as error:
         raise SpecError(f"%{name}: {_suggest(str(error), magic)}") from None
     except ValueError as error:
         raise SpecError(f"%{name}: {error}.") from None
+    for option, value in vars(options).items():
+        setattr(options, option, _unquoted(value))
+    return options
+
+
+def _unquoted(value: Any) -> Any:
+    """Return a value without the quotes around it, which IPython leaves where a shell would not."""
+    if isinstance(value, list):
+        return [_unquoted(one) for one in value]
+    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if quoted else value
 
 
 def find_cluster(name: str | None) -> Cluster:

@@ -407,3 +407,12 @@ def test_likely_slips_are_understood():
     )
     assert "did you mean -n 4?" in outputs[1].error["evalue"]
     assert "without blanks" in outputs[2].error["evalue"]
+
+
+def test_quotes_around_a_value_are_not_part_of_it():
+    from dtensor_magic.magic_lines import parse_line
+    from dtensor_magic.magics import DTensorMagics
+
+    line = """CPU --mesh 'batch=2, model=1' --env 'A=b c' --env "D='e'" --name x"""
+    options = parse_line(DTensorMagics.dtensor_init, line)
+    assert (options.mesh, options.env, options.name) == ("batch=2, model=1", ["A=b c", "D='e'"], "x")
