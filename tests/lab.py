@@ -38,6 +38,12 @@ LOG_ALLOWED = (
     re.compile(r"received signal 15, stopping$"),  # that is how it is stopped here
     re.compile(r"ServerApp\] $"),  # the line above the server's address and token
 )
+#: jupyter_server was just writing to a page's socket when that closed, and does not await the result.
+_PAGE_CLOSED = re.compile(
+    r"^Task exception was never retrieved\nfuture: .*WebSocketProtocol13\.write_message.*\n"
+    r"(?:.*\n)*?tornado\.websocket\.WebSocketClosedError\n",
+    re.MULTILINE,
+)
 #: What the page may log as an error, and why. Nothing so far.
 CONSOLE_ALLOWED: tuple[re.Pattern[str], ...] = ()
 
@@ -146,7 +152,7 @@ class Lab:
         text = self._log.read_text()
         found = [
             line
-            for line in text.splitlines()
+            for line in _PAGE_CLOSED.sub("", text).splitlines()
             if _LOG_ERROR.search(line) and not any(allowed.search(line) for allowed in LOG_ALLOWED)
         ]
         if found:
