@@ -201,6 +201,7 @@ def test_a_name_that_nobody_has_and_values_of_a_busy_cluster_are_refused(two):
     with pytest.raises(SpecError, match="no client of looked-at has 'missing'; %dtensor_variables"):
         two.describe(["missing"])
     handle = two.run_later("time.sleep(60)")
+    wait_for(lambda: all(one.phase is Phase.BUSY for one in two.state(sample=False).clients))
     with pytest.raises(ClusterStateError, match="busy with a cell"):
         two.describe(["x"], values=True)
     handle.cancel()

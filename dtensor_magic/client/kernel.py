@@ -59,7 +59,11 @@ class DTensorKernel(IPythonKernel):  # type: ignore[misc]
         count = self.shell.execution_count
         text = code.lstrip().partition("\n")[0][:200]
         run = self.get_parent("shell").get("metadata", {}).get("dtensor_run", "")
-        self.lookout.begin(f"In[{count}]", text, run)
+        try:
+            self.lookout.begin(f"In[{count}]", text, run)
+        except KeyboardInterrupt:
+            # It came before the cell's own code, and must not cost the cell its reply.
+            code = "raise KeyboardInterrupt"
         reply: Mapping[str, Any] = {}
         try:
             reply = await super().do_execute(code, silent, *args, **kwargs)

@@ -92,6 +92,8 @@ class Lookout:
         with self._lock:
             span, self._span = self._span, None
         if span is None:
+            # An interrupt came in before the cell's begin was noted.
+            self._status.update(Phase.READY, line=None)
             return
         span.finish(time.time(), outcome)
         span.condense(_REMEMBERED)
